@@ -1,0 +1,33 @@
+# make demo | make test | make export | make readme | make package | make clean
+VENV ?= .venv
+BIN  := $(VENV)/bin
+unexport PYTHONDONTWRITEBYTECODE   # compiling torch anew takes each start of Python seconds
+
+.PHONY: demo test notebooks export readme package clean
+demo: $(VENV)/.stamp          ## install what is missing, run the main job
+	$(BIN)/bpc demo
+
+test: notebooks               ## every notebook is a test; tests/ holds what they cannot say about themselves
+	$(BIN)/python -m pytest -q tests
+
+notebooks: $(VENV)/.stamp
+	OMP_NUM_THREADS=1 $(BIN)/nbdev_test --n_workers 2 --timing    # one thread each: more than the machine has cost minutes
+
+$(VENV)/.stamp: settings.ini setup.py
+	test -x $(BIN)/python || python3 -m venv $(VENV)
+	test -x $(BIN)/uv || $(BIN)/python -m pip install -q uv || true
+	$(BIN)/uv pip install -q --python $(BIN)/python -e '.[dev]' || $(BIN)/python -m pip install -q -e '.[dev]'
+	touch $@
+
+export: $(VENV)/.stamp        ## notebooks -> bpc_nb/, and clean them
+	$(BIN)/nbdev_clean && env -u IN_TEST $(BIN)/nbdev_export
+
+readme: $(VENV)/.stamp nbs/index.ipynb   ## README.md from nbs/index.ipynb
+	$(BIN)/python -c 'import json; nb = json.load(open("nbs/index.ipynb")); nb["metadata"]["language_info"] = dict(name="python"); print(json.dumps(nb))' | \
+	$(BIN)/jupyter nbconvert --log-level=ERROR --stdin --to markdown --output-dir . --output README --RegexRemovePreprocessor.patterns='#\| *(hide|default_exp|export)'
+
+package: $(VENV)/.stamp       ## wheel and source archive in dist/
+	rm -rf dist && $(BIN)/python -m build -q --no-isolation
+
+clean:
+	rm -rf _run _proc build dist *.egg-info .pytest_cache .ruff_cache
