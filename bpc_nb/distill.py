@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['STARTS', 'OPTIMISERS', 'LOOP', 'ENERGY', 'RUN', 'Setup', 'Method', 'start_real', 'start_mix', 'start_noise',
-           'sgd_step', 'adam_step', 'State', 'save_state', 'load_state', 'outer_step', 'outer', 'options_of', 'recipe',
-           'configure', 'buffer_for', 'distill', 'begin']
+           'sgd_step', 'adam_step', 'State', 'save_state', 'load_state', 'outer_step', 'outer', 'options_of', 'choices',
+           'recipe', 'configure', 'buffer_for', 'distill', 'begin']
 
 # %% ../nbs/40_distill.ipynb #b3d8af82
 import hashlib, inspect, json, tempfile, warnings
@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from .core import Coreset, cache_folder, choose, provenance, registry, save_png, stream, write_atomic
-from .data import Data, load
+from .data import Data, load, whole
 from .energy import energy
-from .evaluate import evaluate
+from .evaluate import PROTOCOLS, evaluate
 from .experts import Buffer, describe, experts as make_experts, open_buffer
 from .networks import Network, network
 from .train import accelerate
@@ -89,7 +89,9 @@ def save_state(s:State, path):
 
 def load_state(path, device='cpu') -> State:
     "What `save_state` wrote"
-    with safe_open(path, 'pt') as f: return State(**{k:f.get_tensor(k).to(device) for k in f.keys()}, **json.loads(f.metadata()['state']))
+    try:
+        with safe_open(path, 'pt') as f: return State(**{k:f.get_tensor(k).to(device) for k in f.keys()}, **json.loads(f.metadata()['state']))
+    except (SafetensorError, KeyError, TypeError, ValueError): raise ValueError(f"resume: {path} is not a readable checkpoint; remove it and start again") from None
 
 # %% ../nbs/40_distill.ipynb #a4b12ede
 def outer_step(s:State, coreset:Coreset, # labels, weights; its x is not used
@@ -148,7 +150,18 @@ def options_of(f:Callable) -> dict:
 
 LOOP = {k:v for k,v in options_of(outer).items() if k not in ('seed','state','record','progress')}
 ENERGY = options_of(energy)
-RUN = dict(net='convnet', start='real', experts={}, select_runs=3, select_protocol='quick', bf16=False, compile=False)
+
+def choices(net:str='convnet', # architecture, e.g. convnet:width=32,depth=2
+            start:str='real', # real, mix or noise
+            experts:dict={}, # options of the experts, e.g. n=30,epochs=20
+            select_runs:int=3, # students per look at the held-out part
+            select_protocol:str='quick', # how they are trained
+            bf16:bool=False, # convolutions and products in bfloat16
+            compile:bool=False): # fuse what lies between them; needs a C++ compiler
+    "The options of a run that no other function has"
+    return locals()
+
+RUN = choices()
 
 # %% ../nbs/40_distill.ipynb #f6bb687b
 def recipe(method:str, data:str, ipc:int) -> dict: # data: name of the data set
@@ -166,12 +179,13 @@ def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of
     config = known | recipe(method, data, ipc) | {k:v for k,v in options.items() if v is not None and k!='experts'}
     config['experts'] = recipe(method, data, ipc).get('experts', {}) | (options.get('experts') or {})
     for k in config['experts']: choose(k, options_of(make_experts), 'option of experts')
+    for k,of in dict(start=STARTS, optimiser=OPTIMISERS, select_protocol=PROTOCOLS).items(): choose(config[k], of, k)
+    for k in 'steps','every','select_runs': whole(k, config[k], 1)
     return config
 
 # %% ../nbs/40_distill.ipynb #c5703b41
-def buffer_for(data:Data, net:Network, options:dict, folder=None, device='cpu', progress=True) -> Buffer:
-    "Open the given buffer, or make or reuse one in the cache, named by what it was made for"
-    if folder: return open_buffer(folder, data, net)
+def buffer_for(data:Data, net:Network, options:dict, device='cpu', progress=True) -> Buffer:
+    "Make or reuse a buffer in the cache, named by what it was made for"
     name = hashlib.sha256(json.dumps(describe(data, net, **options), sort_keys=True).encode()).hexdigest()[:12]
     return make_experts(data, net, cache_folder()/'experts'/f'{data.name.split()[0]}-{name}', **options, device=device, progress=progress)
 
@@ -182,29 +196,33 @@ def distill(method:str='cd', # a name in `bpc list`
             out=None, # the run's folder; None: a temporary one
             seed:int=0, # of start, draws and students
             resume:bool=False, # continue the run in `out`
-            buffer=None, # folder of a trajectory buffer; None: made or reused as the recipe says
-            device:str='auto', # 'cpu', 'cuda' or 'auto'
+            buffer:str=None, # folder of a trajectory buffer; None: made or reused as the recipe says
+            device:str='auto', # cpu, cuda or auto
             progress:bool=True, callback:Callable=None, # `(state, row)` after every look at the held-out part
             **options) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
     "Learn a coreset: the best one on the held-out part"
     if device=='auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     if not isinstance(data, Data): data = load(data)
     config = configure(method, data.name, ipc, **options)
-    start = choose(config['start'], STARTS, 'start')(data, ipc, stream(seed, 'start'))
+    if not len(data.held.y): raise ValueError(f"held_out: no image of {data.name} is held out, and the coreset is chosen on these; raise held_out or add images")
+    start = STARTS[config['start']](data, ipc, stream(seed, 'start'))
     net, m = network(config['net'], data.shape, data.K), registry()[method]
     out = Path(out or tempfile.mkdtemp(prefix='bpc_'))
-    head = json.loads(json.dumps(dict(method=method, data=data.name, checksum=data.meta['checksum'], recipe=data.meta['recipe'], ipc=ipc, seed=seed, **config)))
+    buffer = open_buffer(buffer, data, net) if buffer and m.experts else None
+    head = json.loads(json.dumps(dict(method=method, data=data.name, checksum=data.meta['checksum'], recipe=data.meta['recipe'], ipc=ipc, seed=seed, **config, buffer=buffer and buffer.key)))
     state = begin(out, head, resume, device)
     E = energy(accelerate(net, config['bf16'], config['compile']).apply, **{k:config[k] for k in ENERGY})
-    buffer = buffer_for(data, net, config['experts'], buffer, device, progress) if m.experts else None
+    if m.experts and not buffer: buffer = buffer_for(data, net, config['experts'], device, progress)
     loss = m.make(Setup(E, net, data, buffer), **{k:config[k] for k in options_of(m.make)})
     meta = head | dict(net=net.name, experts=buffer and {k:v for k,v in buffer.index.items() if k!='made'}, made=provenance())
     judge = lambda S: evaluate(S, data, config['select_runs'], config['select_protocol'], net.name, seed, 'held', eight_bit=False, device=device)
     on = start._replace(x=start.x.to(device), y=start.y.to(device), meta=meta)
 
     def record(s, row):
-        save_state(s, out/'checkpoint.safetensors')
-        with open(out/'log.jsonl', 'a') as f: f.write(json.dumps(row) + '\n')
+        try:
+            with open(out/'log.jsonl', 'a') as f: f.write(json.dumps(row) + '\n')
+        except OSError as e: raise OSError(f"could not write {out/'log.jsonl'} ({e.strerror}); free some space and resume the run") from e
+        save_state(s, out/'checkpoint.safetensors') # last: on resuming, lines after the checkpoint are dropped
         if callback: callback(s, row)
 
     s = outer(loss, on, judge, **{k:config[k] for k in LOOP}, seed=seed, state=state, record=record, progress=progress)

@@ -6,7 +6,7 @@
 __all__ = ['Buffer', 'describe', 'same_or_raise', 'open_buffer', 'keep', 'resume', 'experts', 'import_buffer']
 
 # %% ../nbs/21_experts.ipynb #18892d0f
-import json
+import hashlib, json
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 
 from .augment import augment as augmentation
 from .core import provenance, stream, write_atomic
-from .data import Data
+from .data import Data, whole
 from .energy import energy
 from .networks import Network, theta_from
 from .train import Trained, accelerate, train
@@ -35,6 +35,11 @@ class Buffer(NamedTuple):
         E,g = self.index['epochs'], self.index['group']
         sizes = [min(g, self.index['n'] - i*g) for i in range(-(-self.index['n']//g))]
         return [(i, r) for i,m in enumerate(sizes) if self.shard(i, E).exists() for r in range(m)]
+
+    @property
+    def key(self): # two buffers with the same key hold the same trajectories
+        "A short name for what it was made for, and how"
+        return hashlib.sha256(json.dumps({k:v for k,v in self.index.items() if k!='made'}, sort_keys=True).encode()).hexdigest()[:12]
 
     def shard(self, group:int, epoch:int): return self.folder/f'g{group:03}_e{epoch:03}.safetensors'
 
@@ -112,16 +117,22 @@ def experts(data:Data, # what to train on: its training part
             n:int=10, # trajectories
             epochs:int=20, # of each; paper 000 does not say, the published code trains 50
             lr:float=.02, # of SGD
-            batch:int=64, momentum:float=0., weight_decay:float=0., loss:str='cross_entropy',
+            batch:int=64, # images per step
+            momentum:float=0., # of SGD
+            weight_decay:float=0., # of SGD
+            loss:str='cross_entropy', # or focal, margin
             augment:str='', # strategy, e.g. 'crop_scale_rotate' for grey and 'flip_crop_scale_rotate' for colour as published
-            seed:int=0, half:bool=False, # half: store float16
+            seed:int=0, # of initialisation, order and augmentation
+            half:bool=False, # store float16
             group:int=None, # experts trained at once; all of them where networks are small, else one
-            bf16:bool=False, compile:bool=False, # faster arithmetic, see `accelerate`
+            bf16:bool=False, # convolutions and products in bfloat16
+            compile:bool=False, # fuse what lies between them; needs a C++ compiler
             device='cpu', progress:bool=True,
             after:Callable=None, # called with the epoch's number after each one is stored
            ) -> Buffer:
     "Train experts on the data, a checkpoint after every epoch, resumable"
     folder = Path(folder)
+    for k,v in dict(n=n, epochs=epochs, batch=batch).items(): whole(k, v, 1)
     at_once = device!='cpu' or net.P < 30_000
     options = dict(n=n, epochs=epochs, lr=lr, batch=batch, momentum=momentum, weight_decay=weight_decay, loss=loss,
                    augment=augment, seed=seed, half=half, group=group or (n if at_once else 1))
@@ -131,7 +142,7 @@ def experts(data:Data, # what to train on: its training part
     buffer = Buffer(folder, want)
     E, xy = energy(accelerate(net, bf16, compile).apply, loss), [t.to(device) for t in data.train]
     groups = range(-(-n//options['group']))
-    with tqdm(total=n*epochs, desc='experts', unit='epoch', disable=not progress or all(buffer.shard(g, epochs).exists() for g in groups)) as bar:
+    with tqdm(total=n*epochs, desc='experts', unit='epoch', disable=True if not progress or all(buffer.shard(g, epochs).exists() for g in groups) else None) as bar:
         for g in groups:
             rows = range(g*options['group'], min(n, (g+1)*options['group']))
             e, state = resume(buffer, g, rows, net, seed, device)

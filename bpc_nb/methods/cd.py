@@ -47,9 +47,11 @@ def positive_only(setup:Setup, # energy and experts
 
 # %% ../../nbs/41_cd.ipynb #4dc50fa9
 RECIPES = {
-    ('digits', None): dict(net='convnet:width=32,depth=2', steps=800, experts=dict(n=30)),
-    ('digits', 1): dict(lr=1., T=5, k_max=10, temperature=.001),
-    ('digits', 10): dict(lr=1., T=1, k_max=5),
+    ('digits', None): dict(net='convnet:width=64,depth=2', steps=600, experts=dict(n=10)),
+    ('digits', 1): dict(T=5),
+    ('digits', 10): dict(T=1, k_max=5),
+    ('mnist', None): dict(bf16=True, compile=True, every=150, select_runs=1, experts=dict(n=3, epochs=5, batch=128, bf16=True, compile=True)),
+    ('mnist', 1): dict(steps=600, lr=100., alpha=.1, T=1, k_max=3),
 }
 
 # %% ../../nbs/41_cd.ipynb #d97e565c

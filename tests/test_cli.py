@@ -1,0 +1,201 @@
+"""The command line as people use it: help, options, and the way from a folder of pictures to a measured coreset."""
+import inspect, json, os, re, subprocess, sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bpc_nb import __version__, cli
+from bpc_nb.core import Coreset, registry
+from bpc_nb.data import load
+from bpc_nb.distill import outer
+from bpc_nb.energy import energy
+from bpc_nb.evaluate import PROTOCOLS
+from bpc_nb.experts import experts as make_experts
+from bpc_nb.methods import cd
+from conftest import NET, TINY
+
+ROOT = Path(__file__).resolve().parents[1]
+SCORES = {'accuracy_mean', 'accuracy_std', 'accuracy_runs', 'accuracy_mean_8bit', 'nll_mean', 'protocol'}
+
+
+# --- what it says of itself ------------------------------------------------------------------------------------------
+
+def test_version_and_usage(bpc):
+    assert bpc('--version') == (0, __version__+'\n', '')
+    for words in (), ('--help',), ('-h',):
+        code, out, err = bpc(*words)
+        assert code == 0 and err == ''
+        for name in cli.COMMANDS: assert re.search(rf'^  {name} +\w', out, re.M)
+
+
+@pytest.mark.parametrize('command', cli.COMMANDS)
+def test_every_option_has_a_comment_and_every_command_json(bpc, command):
+    code, out, err = bpc(command, '--help')
+    assert code == 0 and err == '' and out.startswith(f'usage: bpc {command} ')
+    actions = cli.parser(command)._actions
+    assert [a.dest for a in actions if not (a.help or '').strip()] == []
+    assert '--json' in [s for a in actions for s in a.option_strings]
+
+
+def test_help_of_distill_is_grouped_and_complete(bpc):
+    out = bpc('distill', '--help')[1]
+    titles = re.findall(r'^(\S.*):$', out, re.M)
+    assert titles == ['what', 'options', 'run', 'loop', 'energy', 'method [methods that take it]', 'data']
+    skip = dict.fromkeys(['state', 'record', 'progress', 'source', 'seed'])
+    for f in (outer, energy, load, *(m.make for m in registry().values())):
+        for k, p in inspect.signature(f).parameters.items():
+            if p.default is p.empty or k in skip: continue
+            assert f"--{k.replace('_', '-')} " in out, k
+    said = ' '.join(out.split())
+    assert '[cd] (default: 20)' in said and re.search(r'--seed N .*\(default: 0\)', said) and '(default: 0.99)' in said
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize('words', ['--T 5 --k-max 5', '--T=5 --k-max=5', '--T 5 --k_max 5', '--k_max=5 --T=5'])
+def test_spellings(words):
+    f, given, _ = cli.parse(['distill', 'digits', *words.split()])
+    assert f is cli.bpc_distill and given == dict(data='digits', T=5, k_max=5)
+
+
+def test_values():
+    _, given, _ = cli.parse('distill 2024 --size 16,24 --scale 100 --fold 2 --out 7 --zca --experts n=3,weight-decay=1e-3,augment=flip'.split())
+    assert given == dict(data='2024', size=(16, 24), scale=100, fold=2, out='7', zca=True, experts=dict(n=3, weight_decay=1e-3, augment='flip'))
+    assert cli.parse('distill --scale sum --alpha 1e-2'.split())[1] == dict(data='digits', scale='sum', alpha=.01)
+
+
+def test_every_option_reaches_its_function(monkeypatch):
+    "What is typed for `distill` and `experts` is an argument of the function below it"
+    seen = {}
+    monkeypatch.setattr(cli, 'distill', lambda *a, **kw: seen.update(kw) or Coreset(torch.zeros(1), torch.zeros(1), meta=dict(held_out=0., step=1)))
+    value = lambda a: [] if a.const is True else [{cli.whole: '3', cli.number: '.5', str: 'cpu'}.get(a.type, '2')]
+    loaded = {o.flag for o in cli.loading().values()}
+    for m in registry():
+        words, takes = [], cli.options(registry()[m].make)
+        for a in cli.parser('distill')._actions:
+            if not a.option_strings or a.dest in ('help', 'debug', 'method', 'json', 'experts') or a.option_strings[0] in loaded: continue
+            if a.dest in cli.by_method() and a.dest not in takes: continue
+            words += [a.option_strings[0], *value(a)]
+        assert cli.main(['distill', 'digits', '--method', m, '--json', *words]) == 0
+        assert takes.keys() <= seen.keys()
+        assert {k for k in seen if k not in inspect.signature(cli.distill).parameters} >= cli.options(outer, ('seed', 'state', 'record', 'progress')).keys() | cli.options(energy).keys()
+    assert cli.options(make_experts, ('progress', 'after')).keys() <= {a.dest for a in cli.parser('experts')._actions}
+
+
+def test_list(bpc):
+    found = json.loads(bpc('list', '--json')[1])
+    assert [*found] == ['methods', 'datasets', 'networks', 'energies', 'protocols']
+    assert 'cd' in found['methods'] and 'digits' in found['datasets'] and 'convnet' in found['networks'] and 'focal' in found['energies'] and 'dc' in found['protocols']
+    assert bpc('list')[1].startswith('methods   cd, ')
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+def test_unforeseen_error_is_one_line_and_exit_code_1(bpc, monkeypatch):
+    def broken(json=False): raise RuntimeError('two\nlines')
+    monkeypatch.setitem(cli.COMMANDS, 'list', (broken, dict))
+    assert bpc('list') == (1, '', 'bpc: RuntimeError: two lines (--debug shows where)\n')
+    with pytest.raises(RuntimeError): cli.main(['list', '--debug'])
+
+
+def test_exit_code_of_the_process(tmp_path):
+    env = os.environ | dict(PYTHONPATH=str(ROOT))
+    p = subprocess.run([sys.executable, '-c', 'import sys; from bpc_nb.cli import main; sys.exit(main())', 'evaluate', 'none'], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert p.returncode == 2 and p.stdout == '' and p.stderr == 'bpc: path: there is no coreset file at none; `bpc distill` writes one\n'
+
+
+# --- the way through -------------------------------------------------------------------------------------------------
+
+def test_digits_from_experts_to_a_score(bpc, experts):
+    code, out, err = bpc('distill', 'digits', *TINY, '--buffer', experts, '--seed', 1, '--json')
+    assert (code, err) == (0, '')
+    found = json.loads(out)
+    run = Path('runs/cd-digits-1-1')
+    assert {p.name for p in run.iterdir()} == {'coreset.safetensors', 'coreset.png', 'log.jsonl', 'config.json', 'checkpoint.safetensors'}
+    assert found['coreset'] == str(run/'coreset.safetensors') and 0 < found['held_out'] <= 1
+    log = [json.loads(l) for l in (run/'log.jsonl').read_text().splitlines()]
+    assert [r['step'] for r in log] == [10, 20, 30, 40, 50, 60] and found['held_out'] == max(r['accuracy_mean'] for r in log)
+    assert Image.open(run/'coreset.png').width > 50
+
+    code, out, err = bpc('evaluate', found['coreset'], '--runs', 2, '--protocol', 'quick', '--json')
+    r = json.loads(out)
+    assert (code, err) == (0, '') and SCORES <= r.keys() and len(r['accuracy_runs']) == 2 and r['net'] == NET and r['n_test'] == 360
+    code, out, err = bpc('evaluate', found['coreset'], '--runs', 1, '--protocol', 'quick', '--control', '--net', 'mlp:width=16')
+    assert (code, err) == (0, '') and 'random real images' in out and 'as 8-bit images' in out and 'mlp:width=16' in out
+
+    code, out, err = bpc('show', found['coreset'], '--out', 'see.png', '--json')
+    assert code == 0 and json.loads(out)['images'] == [10, 1, 8, 8] and Path('see.png').exists()
+    code, out, err = bpc('distill', 'digits', *TINY, '--buffer', experts, '--seed', 1, '--resume') # finished: nothing left to do
+    assert code == 0 and 'next: bpc evaluate' in out
+
+
+@pytest.fixture(scope='module')
+def album(tmp_path_factory):
+    "Three classes of twelve pictures, of mixed sizes, kinds and colours"
+    d, rng = tmp_path_factory.mktemp('pictures')/'my album', np.random.default_rng(0)
+    for k, name in enumerate(('bright', 'dark', 'striped')):
+        (d/name).mkdir(parents=True)
+        for i in range(12):
+            h, w = rng.integers(16, 40, 2)
+            a = rng.integers(0, 60, (h, w, 3)) + (150, 0, 0)[k]
+            if k == 2: a[::2] += 190
+            im = Image.fromarray(a.astype(np.uint8))
+            im.convert('L' if i%3 == 0 else 'RGBA' if i%3 == 1 else 'RGB').save(d/name/f'{i}.{"png" if i%2 else "bmp" if i%3 != 1 else "png"}')
+    return d
+
+
+def test_folder_of_pictures_of_mixed_sizes(bpc, album, tmp_path, monkeypatch):
+    monkeypatch.chdir(album.parent)
+    code, out, err = bpc('data', 'my album', '--size', 16, '--json')
+    assert code == 0 and json.loads(out)['shape'] == [3, 16, 16]
+    code, out, err = bpc('data', 'my album')
+    assert code == 2 and 'differ in size' in err and '--size' in err
+    code, out, err = bpc('distill', 'my album', '--size', 16, '--ipc', 2, '--net', NET, '--experts', 'n=2,epochs=4', '--steps', 20, '--every', 10, '--select-runs', 1, '--out', tmp_path/'run', '--json')
+    assert (code, err) == (0, '')
+    assert Coreset.load(tmp_path/'run'/'coreset.safetensors').classes == ('bright', 'dark', 'striped')
+
+    monkeypatch.chdir(tmp_path) # the file knows where its pictures are
+    score = ['evaluate', tmp_path/'run'/'coreset.safetensors', '--runs', 1, '--protocol', 'quick', '--json']
+    code, out, err = bpc(*score)
+    first = json.loads(out)
+    assert (code, err) == (0, '') and SCORES <= first.keys()
+    (tmp_path/'moved').symlink_to(album) # and --data says only where they are now
+    assert json.loads(bpc(*score, '--data', 'moved')[1])['accuracy_runs'] == first['accuracy_runs']
+    Image.new('RGB', (16, 16)).save(album/'dark'/'new.png')
+    code, out, err = bpc(*score)
+    assert code == 0 and err == f'bpc: the data in {album} has changed since the coreset was made\n'
+
+
+def test_evaluate_loads_the_split_that_the_coreset_was_made_with(home, tmp_path):
+    data = load('digits', seed=3, fold=2)
+    S = data.draw(1, torch.Generator().manual_seed(0))
+    S.save(tmp_path/'s.safetensors')
+    again = cli.data_of(Coreset.load(tmp_path/'s.safetensors'), None, {})
+    assert torch.equal(again.test.x, data.test.x) and again.meta == data.meta
+    S = S._replace(meta=S.meta | dict(recipe=S.meta['recipe'] | dict(source=None)))
+    with pytest.raises(ValueError, match='name them with --data'): cli.data_of(S, None, {})
+
+
+def test_grid_runs_each_cell_once(bpc, experts):
+    Path('few.toml').write_text(f'[[cells]]\nmethod = "positive-only"\nnet = "{NET}"\nsteps = 10\nevery = 10\nselect_runs = 1\nruns = 1\nprotocol = "quick"\nexperts = {{n = 1, epochs = 12, batch = 256}}\n')
+    code, out, err = bpc('grid', 'few.toml', '--json')
+    assert (code, err) == (0, '') and SCORES <= json.loads(out).keys()
+    assert bpc('grid', 'few.toml', '--json')[1] == out
+
+
+def test_demo_twice(bpc, monkeypatch):
+    monkeypatch.setitem(PROTOCOLS, 'quick', dict(epochs=6, lr=.02))
+    monkeypatch.setitem(PROTOCOLS, 'dc', dict(epochs=40, lr=.02))
+    monkeypatch.setitem(cd.RECIPES, ('digits', 1), dict(net=NET, L=2, T=2, k_max=2, steps=20, every=10, select_runs=1, experts=dict(n=1, epochs=4)))
+    code, out, err = bpc('demo')
+    assert (code, err) == (0, '')
+    for part in 'learned images (BPC-CD)', 'random real images', 'all 1294 real images', 'runs/demo/coreset.png', 'runs/demo/coreset.safetensors': assert part in out
+    first = Path('runs/demo/coreset.safetensors').read_bytes()
+    code, out, err = bpc('demo', '--json')
+    assert (code, err) == (0, '') and {'seconds', 'accuracy_mean_random', 'accuracy_mean_real'} | SCORES <= json.loads(out).keys()
+    assert torch.equal(Coreset.load('runs/demo/coreset.safetensors').x, __import__('safetensors.torch').torch.load(first)['x'])
+    code, out, err = bpc('demo', '--out', 'runs/demo') # a folder that was named is not overwritten
+    assert code == 2 and 'holds a run already' in err

@@ -1,0 +1,237 @@
+"""What goes wrong: bad input gets one sentence and exit code 2, and a run survives Ctrl-C, kill -9 and a full disk."""
+import json, os, pickle, resource, signal, subprocess, sys, time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from bpc_nb import distill
+from bpc_nb.core import Coreset
+from bpc_nb.methods import cd
+from conftest import NET, TINY
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def pictures(d, w=8, h=8, **classes): # class -> how many
+    for c, n in classes.items():
+        (d/c).mkdir(parents=True)
+        for i in range(n): Image.fromarray(np.random.default_rng(i).integers(0, 256, (h, w), dtype=np.uint8)).save(d/c/f'{i}.png')
+    return d
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+def test_missing_folder_or_file(refused):
+    refused('distill', 'no/such/folder', parts='there is no file or folder')
+    refused('data', 'nothing.npz', parts='there is no file or folder')
+
+
+def test_folder_without_class_folders(refused, tmp_path):
+    refused('distill', pictures(tmp_path/'d', a=3)/'a', parts='no class folders')
+
+
+def test_corrupt_image_is_named_and_skipped_only_on_request(bpc, refused, tmp_path):
+    d = pictures(tmp_path/'d', a=4, b=4)
+    (d/'b'/'broken.png').write_bytes(b'not an image')
+    refused('data', d, parts=('b/broken.png', '--skip-bad'))
+    code, out, err = bpc('data', d, '--skip-bad', '--json')
+    assert code == 0 and sum(json.loads(out)['images'].values()) == 8
+
+
+def test_empty_class(refused, tmp_path):
+    d = pictures(tmp_path/'d', a=4, b=4)
+    (d/'c').mkdir()
+    refused('distill', d, parts=('c holds no images',))
+
+
+def test_fewer_images_than_ipc(refused, tmp_path):
+    refused('distill', pictures(tmp_path/'d', a=30, b=8), '--ipc', 10, parts=("class 'b' has", '--ipc '))
+
+
+def test_nothing_held_out(refused, tmp_path):
+    d = pictures(tmp_path/'d', a=4, b=4)
+    refused('distill', d, parts='held_out')
+    refused('distill', 'digits', '--held-out', 0, parts='held_out')
+
+
+def test_whitening_too_large(refused, tmp_path):
+    refused('data', pictures(tmp_path/'d', a=3, b=3), '--size', 128, '--zca', parts=('GB', '--size', 'no --zca'))
+
+
+def test_pickle_is_refused_and_not_run(refused, tmp_path):
+    class Evil:
+        def __reduce__(self): return Path.touch, (tmp_path/'ran',)
+    (tmp_path/'a.pkl').write_bytes(pickle.dumps(Evil()))
+    torch.save(dict(x=Evil()), tmp_path/'a.pt')
+    for name in 'a.pkl', 'a.pt': refused('data', tmp_path/name, parts='may run code')
+    assert not (tmp_path/'ran').exists()
+
+
+# --- names and numbers -----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize('words, parts', [
+    ('--ipc 0', 'at least 1, found 0'), ('--ipc -3', 'at least 1, found -3'), ('--ipc ten', "'ten' is not a whole number"), ('--ipc', 'expected one argument'),
+    ('--steps 0', 'steps'), ('--every 0', 'every'), ('--select-runs 0', 'runs'), ('--lr fast', "'fast' is not a number"),
+    ('--size 2.5', 'size'), ('--fold 9', 'fold'), ('--held-out 2', 'held_out'), ('--folds 1', 'folds'),
+    ('--method cdd', "did you mean 'cd'?"), ('--net convnett', "did you mean 'convnet'?"), ('--net convnet:widht=8', "did you mean 'width'?"),
+    ('--net torchvision:resnet19', "did you mean 'resnet18'?"), ('--tempertaure 1', "did you mean '--temperature'?"), ('--k-mx 1', "did you mean '--k-max'?"),
+    ('--loss crossentropy', "did you mean 'cross_entropy'?"), ('--scale maen', "did you mean 'mean'?"), ('--optimiser sdg', "did you mean 'sgd'?"),
+    ('--start rael', "did you mean 'real'?"), ('--select-protocol quik', "did you mean 'quick'?"), ('--augment flop', "did you mean 'flip'?"), ('--device gpu', 'device'),
+    ('--experts epoch=3', "did you mean 'epochs'?"), ('--experts n=many', "'many' is not a whole number"), ('--experts n', 'name=value'),
+    ('--experts n=0', 'n: expected'), ('--T 50', 'lower T'), ('--alpha -1', 'alpha'), ('--net convnet:depth=5', 'at least 32x32'),
+    ('--method positive-only --L 5', '--L is an option of cd; positive-only takes --T'), ('more', "unexpected 'more'"),
+])
+def test_bad_word(refused, experts, words, parts):
+    named = ['--buffer', experts] if '--net' not in words and '--experts' not in words else []
+    refused('distill', 'digits', *('--net', NET)*('--net' not in words), *named, '--out', 'run', *words.split(), parts=parts)
+
+
+def test_unknown_command_and_data(refused):
+    refused('distil', parts="did you mean 'distill'?")
+    refused('distill', 'digts', parts="did you mean 'digits'?")
+    refused('distill', 'cifar10', '--root', 'nowhere', parts=('no files of', '--root', '--download'))
+
+
+# --- files that are not what they should be --------------------------------------------------------------------------
+
+@pytest.fixture(scope='module')
+def whole(home, experts, tmp_path_factory):
+    "The folder of a run that nothing disturbed"
+    from bpc_nb.cli import main
+    out = tmp_path_factory.mktemp('runs')/'whole'
+    assert main(['distill', 'digits', *TINY, '--buffer', str(experts), '--out', str(out)]) == 0
+    return out
+
+
+def test_coreset_that_is_none(refused, whole, tmp_path):
+    for words in ('evaluate',), ('show',): refused(*words, tmp_path/'no.safetensors', parts='there is no coreset file')
+    good = (whole/'coreset.safetensors').read_bytes()
+    for name, content in ('cut', good[:len(good)//2]), ('text', b'hello'*10), ('empty', b''):
+        (tmp_path/name).write_bytes(content)
+        refused('evaluate', tmp_path/name, parts='not a readable coreset file')
+    save_file(dict(theta=torch.zeros(3)), tmp_path/'other.safetensors')
+    refused('evaluate', tmp_path/'other.safetensors', parts='not a coreset')
+
+
+def test_coreset_of_other_classes_or_sizes(refused, whole, tmp_path):
+    d = pictures(tmp_path/'d', a=6, b=6)
+    refused('evaluate', whole/'coreset.safetensors', '--data', d, parts='its classes are 0, 1, 2')
+    refused('evaluate', whole/'coreset.safetensors', '--size', 16, parts=('its images are (1, 8, 8)', '--size 8,8'))
+
+
+def test_buffer_of_another_network_or_none(refused, experts, tmp_path):
+    words = 'distill', 'digits', '--buffer'
+    refused(*words, experts, '--net', 'convnet:width=16,depth=2', parts=(f"made with net = '{NET}'", 'width=16'))
+    refused(*words, experts, '--net', NET, '--fold', 1, parts='was made with')
+    refused(*words, tmp_path, parts='no index.json')
+    assert not Path('runs').exists() # nothing was begun
+
+
+def test_resume_wants_the_same_options(refused, whole, experts, tmp_path):
+    words = 'distill', 'digits', *TINY, '--buffer', experts
+    before = {p.name: p.read_bytes() for p in whole.iterdir()}
+    refused(*words, '--out', whole, parts='holds a run already')
+    refused(*words, '--out', whole, '--resume', '--lr', 2, parts=('lr = 1.0, not 2.0',))
+    refused(*words, '--out', whole, '--resume', '--steps', 50, parts='steps')
+    refused(*words, '--out', whole, '--resume', '--ipc', 2, parts='ipc = 1, not 2')
+    refused('distill', 'digits', *TINY, '--out', whole, '--resume', parts='buffer')
+    refused(*words, '--out', tmp_path/'none', '--resume', parts='no run in')
+    assert {p.name: p.read_bytes() for p in whole.iterdir()} == before
+
+
+# --- interruptions ---------------------------------------------------------------------------------------------------
+
+def same_run(a, b):
+    "Two runs, bit for bit"
+    one, two = (Coreset.load(d/'coreset.safetensors') for d in (a, b))
+    assert torch.equal(one.x, two.x) and torch.equal(one.y, two.y)
+    one, two = ((d/'log.jsonl').read_text() for d in (a, b))
+    assert one == two and one.count('\n') == 6
+
+
+PROGRAM = 'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from bpc_nb.cli import main; sys.exit(main())'
+
+
+@pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
+def test_stopped_run_continues_bit_for_bit(bpc, whole, experts, tmp_path, sig):
+    out = tmp_path/'run'
+    words = ['distill', 'digits', *TINY, '--buffer', str(experts), '--out', str(out)]
+    p = subprocess.Popen([sys.executable, '-c', PROGRAM, *words], env=os.environ | dict(PYTHONPATH=str(ROOT)), stderr=subprocess.PIPE, text=True)
+    while p.poll() is None and not ((out/'log.jsonl').exists() and (out/'log.jsonl').read_text().count('\n') >= 2): time.sleep(.01)
+    p.send_signal(sig)
+    err = p.communicate(timeout=60)[1]
+    if sig == signal.SIGINT:
+        assert p.returncode == 1 and err.startswith('bpc: stopped') and '--resume' in err and err.count('\n') == 1, err
+    else: assert p.returncode == -signal.SIGKILL and err == ''
+    assert not (out/'coreset.safetensors').exists()
+    code, _, err = bpc(*words, '--resume')
+    assert (code, err) == (0, '')
+    same_run(out, whole)
+
+
+def test_full_disk_leaves_the_last_checkpoint(bpc, refused, whole, experts, tmp_path, monkeypatch):
+    out, calls = tmp_path/'run', []
+    words = ['distill', 'digits', *TINY, '--buffer', str(experts), '--out', str(out)]
+    def full(tensors, path, **kw):
+        calls.append(path)
+        if len(calls) == 3: Path(path).write_bytes(b'half'); raise OSError(28, 'No space left on device')
+        save_file(tensors, path, **kw)
+    with monkeypatch.context() as m:
+        m.setattr(distill, 'save_file', full)
+        refused(*words, parts=('could not write', 'checkpoint.safetensors', 'No space left on device', 'free some space'))
+    assert distill.load_state(out/'checkpoint.safetensors').step == 20
+    assert sorted(p.name for p in out.iterdir()) == ['checkpoint.safetensors', 'config.json', 'log.jsonl'] # no half file
+    assert bpc(*words, '--resume')[0] == 0
+    same_run(out, whole)
+
+
+@pytest.mark.skipif(not Path('/dev/full').exists(), reason="no /dev/full here")
+def test_full_disk_when_a_line_is_logged(refused, experts, tmp_path):
+    (tmp_path/'run').mkdir()
+    (tmp_path/'run'/'log.jsonl').symlink_to('/dev/full')
+    refused('distill', 'digits', *TINY, '--buffer', experts, '--out', 'run', parts=('could not write run/log.jsonl', 'No space left on device', 'resume'))
+
+
+def test_a_write_that_the_system_refuses(refused, whole, experts, tmp_path):
+    "For real, by a limit on the size of files"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard)) # the config fits, a checkpoint of 20 images does not
+        refused('distill', 'digits', *TINY, '--ipc', 2, '--buffer', experts, '--out', 'run', parts=('could not write', 'checkpoint.safetensors'))
+    finally: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_folder_that_cannot_be_written(refused, experts, tmp_path, monkeypatch):
+    (tmp_path/'file').write_text('')
+    words = 'distill', 'digits', *TINY
+    refused(*words, '--buffer', experts, '--out', tmp_path/'file'/'run', parts=('could not write', 'choose another folder'))
+    refused('experts', 'digits', '--net', NET, '--out', tmp_path/'file'/'run', parts=('could not write', 'choose another folder'))
+    monkeypatch.setenv('BPC_CACHE', str(tmp_path/'file'))
+    refused(*words, '--out', tmp_path/'run', parts=('could not write', str(tmp_path/'file')))
+
+
+def test_damaged_checkpoint(refused, whole, experts, tmp_path):
+    out = tmp_path/'run'
+    out.mkdir()
+    for f in 'config.json', 'log.jsonl': (out/f).write_bytes((whole/f).read_bytes())
+    (out/'checkpoint.safetensors').write_bytes((whole/'checkpoint.safetensors').read_bytes()[:100])
+    refused('distill', 'digits', *TINY, '--buffer', experts, '--out', out, '--resume', parts='not a readable checkpoint')
+
+
+def test_loss_that_is_not_finite_once(bpc, experts, monkeypatch):
+    contrast, calls = cd.contrast, []
+    def broken(*a): calls.append(0); return contrast(*a)*(float('nan') if len(calls) == 25 else 1)
+    monkeypatch.setattr(cd, 'contrast', broken)
+    code, out, err = bpc('distill', 'digits', *TINY, '--buffer', experts, '--out', 'run')
+    assert code == 0 and err == 'bpc: the loss was not finite at step 24: back to step 20, with lr halved to 0.5\n'
+    assert [json.loads(l)['step'] for l in Path('run/log.jsonl').read_text().splitlines()] == [10, 20, 30, 40, 50, 60]
+
+
+def test_absurd_step_stops_with_a_sentence(bpc, experts):
+    code, out, err = bpc('distill', 'digits', *TINY, '--buffer', experts, '--lr', '1e39', '--out', 'run')
+    warned, said = err.splitlines()
+    assert code == 2 and 'back to step 0' in warned and 'not finite' in said and 'lower lr' in said
