@@ -23,8 +23,7 @@ export: $(VENV)/.stamp        ## notebooks -> bpc_nb/, and clean them
 	$(BIN)/nbdev_clean && env -u IN_TEST $(BIN)/nbdev_export
 
 readme: $(VENV)/.stamp nbs/index.ipynb   ## README.md from nbs/index.ipynb
-	$(BIN)/python -c 'import json; nb = json.load(open("nbs/index.ipynb")); nb["metadata"]["language_info"] = dict(name="python"); print(json.dumps(nb))' | \
-	$(BIN)/jupyter nbconvert --log-level=ERROR --stdin --to markdown --output-dir . --output README --RegexRemovePreprocessor.patterns='#\| *(hide|default_exp|export)'
+	rm -rf README_files && $(BIN)/python .ci/readme
 
 package: $(VENV)/.stamp       ## wheel and source archive in dist/
 	rm -rf dist && $(BIN)/python -m build -q --no-isolation

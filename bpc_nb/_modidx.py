@@ -261,5 +261,6 @@ d = { 'settings': { 'branch': 'main',
             'bpc_nb.train': { 'bpc_nb.train.Trained': ('train.html#trained', 'bpc_nb/train.py'),
                               'bpc_nb.train.accelerate': ('train.html#accelerate', 'bpc_nb/train.py'),
                               'bpc_nb.train.batches': ('train.html#batches', 'bpc_nb/train.py'),
+                              'bpc_nb.train.keep_memory': ('train.html#keep_memory', 'bpc_nb/train.py'),
                               'bpc_nb.train.sgd': ('train.html#sgd', 'bpc_nb/train.py'),
                               'bpc_nb.train.train': ('train.html#train', 'bpc_nb/train.py')}}}

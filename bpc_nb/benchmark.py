@@ -9,6 +9,7 @@ __all__ = ['CONTENDERS', 'published', 'Pair', 'outer_steps', 'peak', 'work', 'en
 # %% ../nbs/88_benchmark.ipynb #0c105880
 import os, re, subprocess, sys, time
 from contextlib import ExitStack
+from functools import partial
 from json import dumps, loads
 from pathlib import Path
 from statistics import median
@@ -49,8 +50,11 @@ class Pair(NamedTuple):
     def draw(self, gen=None, T=2, start=(0, None)): return tuple(self)
 
 # %% ../nbs/88_benchmark.ipynb #36b484d3
-CONTENDERS = {'published recipe': (published, {}), 'ours': (cd, {}), 'ours, bf16': (cd, dict(bf16=True)),
-              'ours, compiled bf16': (cd, dict(bf16=True, compile=True))}
+CONTENDERS = { # name -> method, what the run does to the network
+    'published recipe': (published, lambda net: net),
+    'ours': (cd, accelerate),
+    'ours, bf16': (cd, partial(accelerate, bf16=True)),
+    'ours, compiled bf16': (cd, partial(accelerate, bf16=True, compile=True))}
 
 # %% ../nbs/88_benchmark.ipynb #e6dd1979
 def outer_steps(name:str, # of a contender
@@ -62,7 +66,7 @@ def outer_steps(name:str, # of a contender
     (make, fast), net, gen = CONTENDERS[name], network(net, tuple(shape), 10), stream(0, 'benchmark')
     x, theta = torch.randn(10*ipc, *shape, generator=gen), net.init(gen)
     pair = Pair(theta, theta + .01*torch.randn(theta.shape, generator=gen))
-    setup = Setup(energy(accelerate(net, **fast).apply), net, experts=pair)
+    setup = Setup(energy(fast(net).apply), net, experts=pair)
     S, state = Coreset(x, torch.arange(10).repeat_interleave(ipc)), State(x, torch.stack([0*x, 0*x]), x, x)
     return lambda L: outer_step(state, S, make(setup, L=L, alpha=.04), gen)[1]
 
@@ -130,7 +134,8 @@ def summary(contender:str, workload:str, L:int, rounds) -> dict: # rounds: what 
 def ratios(rows, against:str='published recipe') -> list:
     "How much faster than `against` the others are, and what part of its memory they take"
     base = {r['workload']:r for r in rows if r['contender']==against}
-    return [dict(workload=r['workload'], contender=r['contender'], against=against, speed=round(b['seconds_median']/r['seconds_median'], 3), memory=round(r['peak_mb']/b['peak_mb'], 4))
+    return [dict(workload=r['workload'], contender=r['contender'], against=against, speed=round(b['seconds_median']/r['seconds_median'], 3),
+                 cpu=round(b['cpu_median']/r['cpu_median'], 3), memory=round(r['peak_mb']/b['peak_mb'], 4))
             for r in rows if r['contender']!=against and (b := base.get(r['workload']))]
 
 # %% ../nbs/88_benchmark.ipynb #93dc3a6f

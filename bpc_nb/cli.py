@@ -18,6 +18,7 @@ import torch
 from fastcore.docments import docments
 
 from . import __version__
+from .benchmark import bpc_bench
 from .core import Coreset, choose, registry, save_png
 from .data import NAMED, load, summary
 from .distill import choices, distill, options_of, outer
@@ -207,7 +208,7 @@ def data_of(coreset:Coreset, data, given:dict): # data: None, or where they are;
 def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
                  data:str=None, # where its data is, or what else to test on (default: as the coreset says)
                  runs:int=5, # students
-                 protocol:str='dc', # how they are trained: one of `bpc list`
+                 protocol:str='quick', # how they are trained: one of `bpc list`
                  net:str=None, # their architecture (default: the coreset's own)
                  seed:int=0, # of the students
                  control:bool=False, # random real images beside it
@@ -271,7 +272,7 @@ def bpc_demo(out:str=None, # the run's folder (default: runs/demo, made anew eac
     if out is None: Path('runs/demo/checkpoint.safetensors').unlink(missing_ok=True)
     out = Path(out or 'runs/demo')
     coreset = distill('cd', data, 1, out, seed, device=device, progress=not json)
-    r = evaluate(coreset, data, protocol='dc', control=True, seed=seed, device=device)
+    r = evaluate(coreset, data, protocol='quick', control=True, seed=seed, device=device)
     real = coreset._replace(x=data.train.x, y=data.train.y)
     r |= {k+'_real':v for k,v in evaluate(real, data, 1, 'quick', seed=seed, eight_bit=False, device=device).items() if k.startswith('accuracy')}
     r |= dict(seconds=round(time.perf_counter()-began, 1), png=str(out/'coreset.png'), coreset=str(out/'coreset.safetensors'))
@@ -296,6 +297,7 @@ COMMANDS = dict( # name -> function, title -> options from elsewhere
     data=(bpc_data, lambda: {'data': loading()}),
     list=(bpc_list, dict),
     grid=(bpc_grid, lambda: {'grid': options(grid, skip=('progress',))}),
+    bench=(bpc_bench, dict),
     demo=(bpc_demo, dict))
 
 # %% ../nbs/91_cli.ipynb #abf848e8

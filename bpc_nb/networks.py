@@ -164,7 +164,7 @@ NORMS = dict(
     layer=lambda C,H,W: nn.LayerNorm((C,H,W)),
     group=lambda C,H,W: nn.GroupNorm(4, C),
     none=lambda C,H,W: nn.Identity())
-ACTS = dict(relu=nn.ReLU, leakyrelu=partial(nn.LeakyReLU, .01), silu=nn.SiLU, tanh=nn.Tanh, sigmoid=nn.Sigmoid)
+ACTS = dict(relu=partial(nn.ReLU, inplace=True), leakyrelu=partial(nn.LeakyReLU, .01), silu=nn.SiLU, tanh=nn.Tanh, sigmoid=nn.Sigmoid)
 POOLS = dict(avg=partial(nn.AvgPool2d, 2), max=partial(nn.MaxPool2d, 2), none=nn.Identity)
 
 def fits(name, shape, least): # network's name, (C,H,W), the height and width that it needs

@@ -25,13 +25,15 @@ def cd(setup:Setup, # energy and experts
        augment:str='', # strategy of siamese augmentation: a draw for each step of the chain, one for both energies
       ): # `loss(coreset, gen) -> scalar`
     "Contrastive divergence (Eqs. 11 and 12; section 4)"
+    if L < 0 or draws < 1: raise ValueError(f"L, draws: found {L} and {draws}; expected a chain of 0 or more steps and 1 or more draws")
     E, aug = setup.energy, augmentation(augment)
     def one(S:Coreset, gen:Generator):
         theta_k, pos = (t.to(S.x.device) for t in setup.experts.draw(gen, T, (0, k_max)))
         seen = lambda S: S._replace(x=aug(S.x, gen))
         still = S._replace(x=S.x.detach())
         chain = langevin(lambda theta: E(theta, seen(still)), alpha, temperature)
-        *_, neg = theta_k, *run(chain, theta_k, L, gen)
+        neg = theta_k
+        for neg in run(chain, theta_k, L, gen): pass # only the last is kept
         return contrast(E, pos, neg, seen(S))
     return lambda S, gen: sum(one(S, gen) for _ in range(draws))/draws
 
@@ -47,11 +49,11 @@ def positive_only(setup:Setup, # energy and experts
 
 # %% ../../nbs/41_cd.ipynb #4dc50fa9
 RECIPES = {
-    ('digits', None): dict(net='convnet:width=64,depth=2', steps=600, experts=dict(n=10)),
-    ('digits', 1): dict(T=5),
-    ('digits', 10): dict(T=1, k_max=5),
+    ('digits', None): dict(net='convnet:width=64,depth=2', L=10, alpha=.08, experts=dict(n=10)),
+    ('digits', 1): dict(steps=600, T=5),
+    ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5),
     ('mnist', None): dict(bf16=True, compile=True, every=150, select_runs=1, experts=dict(n=3, epochs=5, batch=128, bf16=True, compile=True)),
-    ('mnist', 1): dict(steps=600, lr=100., alpha=.1, T=1, k_max=3),
+    ('mnist', 1): dict(steps=600, lr=10., alpha=.1, T=1, k_max=3),
 }
 
 # %% ../../nbs/41_cd.ipynb #d97e565c
