@@ -63,7 +63,7 @@ def run_cell(cell:dict, # as `cells` gives it
     return coreset, dict(key=key(cell), **cell) | result | dict(data=data.name, checksum=data.meta['checksum'], held_out=coreset.meta['held_out'], step=coreset.meta['step'],
                                                                 config=configure(cell['method'], cell['data'], cell['ipc'], **options), seconds=seconds, made=provenance())
 
-# %% ../nbs/90_grid.ipynb #1b2c419e
+# %% ../nbs/90_grid.ipynb #b2184055
 def grid(file, # grid file (TOML)
          results='results', # folder for lines and coresets; lines go to NAME.jsonl beside a file NAME.toml
          root=None, # where data sets are looked for
@@ -73,13 +73,14 @@ def grid(file, # grid file (TOML)
     "Run the cells of a grid file that have no line yet"
     path, end = Path(results)/f'{Path(file).stem}.jsonl', time.monotonic() + 60*(minutes or 1e9)
     todo = cells(file)
-    done = {r.get('key') for r in lines(path)}
     for i,cell in enumerate(todo, 1):
-        if key(cell) in done or time.monotonic() > end: continue
+        if time.monotonic() > end or key(cell) in {r.get('key') for r in lines(path)}: continue
         coreset, line = run_cell(cell, root, Path(runs)/key(cell), device, progress)
         path.parent.mkdir(parents=True, exist_ok=True)
         coreset.save(path.parent/'coresets'/f'{key(cell)}.safetensors')
-        with open(path, 'a') as f: f.write(json.dumps(line) + '\n')
+        with open(path, 'a+') as f:
+            if f.tell() and not path.read_text().endswith('\n'): f.write('\n') # an earlier line was cut off
+            f.write(json.dumps(line) + '\n')
         if progress: print(f"{i}/{len(todo)} {cell['method']} {line['data']} ipc {cell['ipc']} fold {cell['fold']} seed {cell['seed']}: "
                            f"{100*line['accuracy_mean']:.1f} ± {100*line['accuracy_std']:.1f} (8 bit {100*line['accuracy_mean_8bit']:.1f}, random {100*line['accuracy_mean_random']:.1f})", flush=True)
     return lines(path)
