@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AUGMENTATIONS', 'brightness', 'saturation', 'contrast', 'shift', 'crop', 'cutout', 'flip', 'warp', 'scale', 'rotate',
-           'augment', 'expert_strategy']
+           'augment']
 
 # %% ../nbs/12_augment.ipynb #ffbe7f78
 from math import pi
@@ -95,8 +95,3 @@ def augment(
             for f in fs: x = f(x, draw(1 if siamese else len(x), 2).to(x))
         return x
     return apply
-
-# %% ../nbs/12_augment.ipynb #7f58b39f
-def expert_strategy(shape): # of an image, (C,H,W)
-    "Augmentation of real images, for training experts: to be drawn for each image, all words in turn"
-    return 'crop_scale_rotate' if shape[0]==1 else 'flip_crop_scale_rotate'

@@ -93,6 +93,7 @@ class Coreset(NamedTuple):
 
     def dataset(self, space:str='pixels'): # 'pixels' or 'model'
         "A `TensorDataset` of images and labels"
+        if space not in ('pixels','model'): raise ValueError(f"space: found {space!r}; expected 'pixels' or 'model'")
         return TensorDataset(self.x if space=='model' else self.pixels(clamp=True), self.y)
 
     def save(self, path): write_atomic(path, lambda tmp: save_coreset(self, tmp))
@@ -169,7 +170,7 @@ def load_pt(images, # `.pt` file with a tensor (M,C,H,W)
         return t.detach()
     x, y = one('images', images), one('labels', labels)
     if x.ndim!=4 or len(x)!=len(y): raise ValueError(f"images: expected (M,C,H,W) with one label each, found {tuple(x.shape)} and {tuple(y.shape)}")
-    return Coreset(x, y, transform=transform, classes=tuple(classes), meta=dict(source=Path(images).name))
+    return Coreset(x.float(), y.float() if y.ndim==2 else y.long(), transform=transform, classes=tuple(classes), meta=dict(source=Path(images).name))
 
 # %% ../nbs/00_core.ipynb #38b9ff10
 class Algorithm(NamedTuple):

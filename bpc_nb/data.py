@@ -7,7 +7,7 @@ __all__ = ['ZCA_LIMIT', 'Split', 'Data', 'whole', 'draw', 'deal', 'hold', 'apart
            'apply', 'load', 'origin', 'limits', 'same', 'match', 'listed', 'refit', 'summary']
 
 # %% ../nbs/11_data.ipynb #a2fa17d6
-import hashlib, os
+import hashlib, os, warnings
 from numbers import Integral, Real
 from typing import Iterable, NamedTuple
 
@@ -215,6 +215,9 @@ def match(data:Data, # what a coreset is to be used with
         raise ValueError(f"coreset: its classes are {listed(coreset.classes)}, those of {data.name} are {listed(data.classes)}; use the data that it was made from")
     K = coreset.y.shape[1] if coreset.y.ndim==2 else int(coreset.y.max())+1
     if K>data.K or coreset.y.ndim==2 and K<data.K: raise ValueError(f"coreset: its labels are of {K} classes, {data.name} has {data.K}")
+    made, own = coreset.meta.get('recipe') or {}, data.meta['recipe']
+    if coreset.meta.get('checksum')==data.meta['checksum'] and any(made.get(k)!=own.get(k) for k in ('fold','folds','seed','held_out')):
+        warnings.warn("the coreset was made from another split of these data: it may have seen these test images")
     t = coreset.transform.to('cpu') if coreset.kept is None else refit(data, coreset)
     if same(t, data.transform): return data
     move = lambda s: Split(apply(t, (data.transform.inverse(x) for x in s.x.split(200)), len(s.x), data.shape), s.y)

@@ -45,9 +45,10 @@ class Method(NamedTuple):
 def start_real(data:Data, ipc:int, gen): return data.draw(ipc, gen)
 
 def start_mix(data:Data, ipc:int, gen, n:int=4):
-    "Each image the mean of `n` real ones of its class, with their spread restored"
+    "Each image the mean of `n` real ones of its class, scaled to the spread of real images"
     many = [data.draw(ipc, gen) for _ in range(n)]
-    return many[0]._replace(x=sum(s.x for s in many)/n**.5)
+    x = sum(s.x for s in many)/n
+    return many[0]._replace(x=x*many[0].x.std()/x.std())
 
 def start_noise(data:Data, ipc:int, gen):
     "Standard normal in the model's space"
@@ -123,6 +124,7 @@ def outer(loss:Callable, # `(coreset, gen) -> scalar`
     x, values = coreset.x, []
     s = good = state or State(x, torch.stack([0*x, 0*x]), x, x)
     with tqdm(total=steps, initial=s.step, desc='distill', unit='step', disable=None if progress else True) as bar:
+        if not state: s = good = s._replace(score=judge(coreset)['accuracy_mean']) # the start is a candidate, too
         while s.step < steps:
             gen = stream(seed, 'step', s.step, device=x.device)
             new, value = outer_step(s, coreset, loss, gen, lr, momentum, optimiser, average if s.step else 0.)
@@ -176,11 +178,13 @@ def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of
     m = choose(method, registry(), 'method')
     known = RUN | LOOP | ENERGY | options_of(m.make)
     for k in options: choose(k, known, 'option')
-    config = known | recipe(method, data, ipc) | {k:v for k,v in options.items() if v is not None and k!='experts'}
+    config = known | {k:v for k,v in recipe(method, data, ipc).items() if k in known} | {k:v for k,v in options.items() if v is not None and k!='experts'}
     config['experts'] = recipe(method, data, ipc).get('experts', {}) | (options.get('experts') or {})
     for k in config['experts']: choose(k, options_of(make_experts), 'option of experts')
     for k,of in dict(start=STARTS, optimiser=OPTIMISERS, select_protocol=PROTOCOLS).items(): choose(config[k], of, k)
     for k in 'steps','every','select_runs': whole(k, config[k], 1)
+    for k,ok,range in (('lr', config['lr']>0, 'above 0'), ('momentum', 0<=config['momentum']<1, 'in [0,1)'), ('average', 0<=config['average']<1, 'in [0,1)')):
+        if not ok: raise ValueError(f"{k}: found {config[k]}; expected a number {range}")
     return config
 
 # %% ../nbs/40_distill.ipynb #c5703b41
@@ -206,16 +210,17 @@ def distill(method:str='cd', # a name in `bpc list`
     config = configure(method, data.name, ipc, **options)
     if not len(data.held.y): raise ValueError(f"held_out: no image of {data.name} is held out, and the coreset is chosen on these; raise held_out or add images")
     start = STARTS[config['start']](data, ipc, stream(seed, 'start'))
-    net, m = network(config['net'], data.shape, data.K), registry()[method]
+    net, m = config['net'], registry()[method]
+    if not isinstance(net, Network): net = network(net, data.shape, data.K)
     out = Path(out or tempfile.mkdtemp(prefix='bpc_'))
     buffer = open_buffer(buffer, data, net) if buffer and m.experts else None
-    head = json.loads(json.dumps(dict(method=method, data=data.name, checksum=data.meta['checksum'], recipe=data.meta['recipe'], ipc=ipc, seed=seed, **config, buffer=buffer and buffer.key)))
+    head = json.loads(json.dumps(dict(method=method, data=data.name, checksum=data.meta['checksum'], recipe=data.meta['recipe'], ipc=ipc, seed=seed, **(config | dict(net=net.name)), buffer=buffer and buffer.key)))
     state = begin(out, head, resume, device)
     E = energy(accelerate(net, config['bf16'], config['compile']).apply, **{k:config[k] for k in ENERGY})
     if m.experts and not buffer: buffer = buffer_for(data, net, config['experts'], device, progress)
     loss = m.make(Setup(E, net, data, buffer), **{k:config[k] for k in options_of(m.make)})
     meta = head | dict(net=net.name, experts=buffer and {k:v for k,v in buffer.index.items() if k!='made'}, made=provenance())
-    judge = lambda S: evaluate(S, data, config['select_runs'], config['select_protocol'], net.name, seed, 'held', eight_bit=False, device=device)
+    judge = lambda S: evaluate(S, data, config['select_runs'], config['select_protocol'], net, seed, 'held', eight_bit=False, device=device)
     on = start._replace(x=start.x.to(device), y=start.y.to(device), meta=meta)
 
     def record(s, row):
@@ -225,7 +230,8 @@ def distill(method:str='cd', # a name in `bpc list`
         save_state(s, out/'checkpoint.safetensors') # last: on resuming, lines after the checkpoint are dropped
         if callback: callback(s, row)
 
-    s = outer(loss, on, judge, **{k:config[k] for k in LOOP}, seed=seed, state=state, record=record, progress=progress)
+    loop = {k:config[k] for k in LOOP} | dict(lr=config['lr']/(len(on.x) if config['scale']=='sum' else 1)) # a summed energy is M times as steep
+    s = outer(loss, on, judge, **loop, seed=seed, state=state, record=record, progress=progress)
     best = start._replace(x=s.best.cpu(), meta=meta | dict(step=s.at, held_out=s.score))
     best.save(out/'coreset.safetensors'); save_png(best, out/'coreset.png')
     return best

@@ -20,8 +20,8 @@ from .train import Trained, train
 # %% ../nbs/31_evaluate.ipynb #33efbcf8
 SIAMESE = 'color_crop_cutout_flip_scale_rotate' # the published strategy
 PROTOCOLS = dict(
-    quick=dict(epochs=200, lr=.02, augment=SIAMESE), # compared with `mtt` below
-    dc=dict(epochs=300, lr=.01),                     # DC and DM papers
+    quick=dict(epochs=200, lr=.02, augment=SIAMESE), # a fifth of `mtt` at twice the step
+    dc=dict(epochs=300, lr=.01),                     # DC's code where it does not augment
     mtt=dict(epochs=1000, lr=.01, augment=SIAMESE))  # MTT, and the published code of the paper
 
 # %% ../nbs/31_evaluate.ipynb #75e6bcb2
@@ -63,7 +63,7 @@ def evaluate(coreset:Coreset, # what to judge
              data:Data, # whose test part is used; `part` says otherwise
              runs:int=5, # students
              protocol:str='quick', # a name in `PROTOCOLS`
-             net=None, # other architecture, as a spec; None: the one that the coreset was made with
+             net=None, # a `Network`, a spec or a factory `(shape, K) -> nn.Module`; None: the one that the coreset was made with
              seed:int=0, # of the students
              part:str='test', # 'test', or 'held' for selection
              control:bool=False, # random real images beside it
@@ -73,11 +73,11 @@ def evaluate(coreset:Coreset, # what to judge
     if runs < 1: raise ValueError(f"runs: {runs} students; at least 1 is needed")
     options, data = choose(protocol, PROTOCOLS, 'protocol'), match(data, coreset)
     if coreset.kept is not None: coreset = coreset._replace(transform=data.transform, kept=None)
-    net = network(net or coreset.meta.get('net', 'convnet'), data.shape, data.K)
+    if not isinstance(net, Network): net = network(net or coreset.meta.get('net', 'convnet'), data.shape, data.K)
     x, y = (t.to(device) for t in getattr(data, part))
     def judge(S):
         S = S._replace(x=S.x.to(device), y=S.y.to(device), w=None if S.w is None else S.w.to(device))
-        thetas = students(S, net, runs, seed=seed, **options)
+        thetas = students(S, net, runs, seed=(seed, part), **options) # never the students that chose the coreset
         return [summary(predict(net, t, x, net.stats(t, S.x)), y) for t in thetas]
     def stats(rows, suffix=''):
         acc, nll = (torch.tensor([r[k] for r in rows], dtype=torch.float64) for k in ('accuracy','nll'))

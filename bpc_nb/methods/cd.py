@@ -57,7 +57,7 @@ RECIPES = { # from short searches on held-out images
     ('mnist', None): dict(bf16=True, compile=True, every=175, select_runs=1, select_protocol='dc', # for two cores
                           experts=dict(n=3, epochs=5, batch=128, bf16=True, compile=True)),
     ('mnist', 1): dict(steps=700, lr=30., T=1, k_max=3),   # an epoch is long here: theta_1 is nearly done
-    ('cifar10', None): dict(bf16=True, compile=True, every=200, select_runs=1, # a first guess for two cores, not searched
+    ('cifar10', None): dict(bf16=True, compile=True, every=200, select_runs=1,
                             experts=dict(n=2, epochs=5, batch=128, bf16=True, compile=True)),
     ('cifar10', 1): dict(steps=400, lr=100., alpha=.1, T=2, k_max=3),
 }
