@@ -21,11 +21,12 @@ from . import __version__
 from .benchmark import bpc_bench
 from .core import Coreset, choose, registry, save_png
 from .data import NAMED, load, summary
-from .distill import choices, distill, options_of, outer
+from .distill import buffer_for, choices, configure, distill, options_of, outer
 from .energy import LOSSES, energy
-from .evaluate import PROTOCOLS, evaluate
+from .evaluate import PROTOCOLS, evaluate, predict
 from .experts import experts
 from .grid import grid
+from .metrics import accuracy
 from .networks import NETWORKS, network
 
 # %% ../nbs/91_cli.ipynb #e5c7ae75
@@ -275,12 +276,14 @@ def bpc_demo(out:str=None, # the run's folder (default: runs/demo, made anew eac
     out = Path(out or 'runs/demo')
     coreset = distill('cd', data, 1, out, seed, device=device, progress=not json)
     r = evaluate(coreset, data, protocol='quick', control=True, seed=seed, device=device)
-    real = coreset._replace(x=data.train.x, y=data.train.y)
-    r |= {k+'_real':v for k,v in evaluate(real, data, 1, 'quick', seed=seed, eight_bit=False, device=device).items() if k.startswith('accuracy')}
+    net = network(coreset.meta['net'], data.shape, data.K)
+    b = buffer_for(data, net, configure('cd', data.name, 1)['experts'], device, progress=False) # the experts have seen all images
+    real = [accuracy(predict(net, b.read(i, b.index['epochs']), data.test.x), data.test.y) for i in b.complete]
+    r |= dict(accuracy_mean_real=sum(real)/len(real), accuracy_std_real=torch.tensor(real).std().item())
     r |= dict(seconds=round(time.perf_counter()-began, 1), png=str(out/'coreset.png'), coreset=str(out/'coreset.safetensors'))
     if json: return r
     rows = [('10 random real images', percent(r, '_random')), ('10 learned images (BPC-CD)', percent(r)), ('   the same as 8-bit images', percent(r, '_8bit')),
-            (f'all {len(data.train.y)} real images', f"{100*r['accuracy_mean_real']:.1f}")]
+            (f'all {len(data.train.y)} real images (experts)', percent(r, '_real'))]
     return table(rows, ('trained on', 'test accuracy, %')) + f"\n{r['runs']} students each ({r['net']}), {r['n_test']} test images, {r['seconds']:.0f} s in all\n{r['png']}\n{r['coreset']}"
 
 # %% ../nbs/91_cli.ipynb #77f72b5b

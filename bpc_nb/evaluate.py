@@ -75,9 +75,9 @@ def evaluate(coreset:Coreset, # what to judge
     if coreset.kept is not None: coreset = coreset._replace(transform=data.transform, kept=None)
     if not isinstance(net, Network): net = network(net or coreset.meta.get('net', 'convnet'), data.shape, data.K)
     x, y = (t.to(device) for t in getattr(data, part))
-    def judge(S):
+    def judge(S, runs=runs, name=part):
         S = S._replace(x=S.x.to(device), y=S.y.to(device), w=None if S.w is None else S.w.to(device))
-        thetas = students(S, net, runs, seed=(seed, part), **options) # never the students that chose the coreset
+        thetas = students(S, net, runs, seed=(seed, name), **options) # never the students that chose the coreset
         return [summary(predict(net, t, x, net.stats(t, S.x)), y) for t in thetas]
     def stats(rows, suffix=''):
         acc, nll = (torch.tensor([r[k] for r in rows], dtype=torch.float64) for k in ('accuracy','nll'))
@@ -85,6 +85,7 @@ def evaluate(coreset:Coreset, # what to judge
         return {f'accuracy_mean{suffix}': acc.mean().item(), f'accuracy_std{suffix}': spread, f'accuracy_runs{suffix}': acc.tolist(), f'nll_mean{suffix}': nll.mean().item()}
     out = stats(judge(coreset))
     if eight_bit: out |= stats(judge(coreset.quantised()), '_8bit')
-    if control: out |= stats(judge(data.draw(max(1, len(coreset.x)//data.K), stream(seed, 'control'))), '_random')
+    ipc = max(1, len(coreset.x)//data.K)
+    if control: out |= stats([r for i in range(runs) for r in judge(data.draw(ipc, stream(seed, 'control', i)), 1, (part, i))], '_random')
     labels = 'soft' if coreset.y.is_floating_point() else 'hard'
     return out | dict(protocol=protocol, epochs=options['epochs'], net=net.name, runs=runs, seed=seed, part=part, n_test=len(y), labels=labels)
