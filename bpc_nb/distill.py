@@ -23,6 +23,7 @@ from .data import Data, load, whole
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluate
 from .experts import Buffer, describe, experts as make_experts, open_buffer
+from .metrics import Diverged
 from .networks import Network, network
 from .train import accelerate
 
@@ -216,12 +217,16 @@ def distill(method:str='cd', # a name in `bpc list`
     buffer = open_buffer(buffer, data, net) if buffer and m.experts else None
     head = json.loads(json.dumps(dict(method=method, data=data.name, checksum=data.meta['checksum'], recipe=data.meta['recipe'], ipc=ipc, seed=seed, **(config | dict(net=net.name)), buffer=buffer and buffer.key)))
     state = begin(out, head, resume, device)
-    E = energy(accelerate(net, config['bf16'], config['compile']).apply, **{k:config[k] for k in ENERGY})
+    fast = accelerate(net, config['bf16'], config['compile'])
+    E = energy(fast.apply, **{k:config[k] for k in ENERGY})
     if m.experts and not buffer: buffer = buffer_for(data, net, config['experts'], device, progress)
     loss = m.make(Setup(E, net, data, buffer), **{k:config[k] for k in options_of(m.make)})
     meta = head | dict(net=net.name, experts=buffer and {k:v for k,v in buffer.index.items() if k!='made'}, made=provenance())
-    judge = lambda S: evaluate(S, data, config['select_runs'], config['select_protocol'], net, seed, 'held', eight_bit=False, device=device)
     on = start._replace(x=start.x.to(device), y=start.y.to(device), meta=meta)
+
+    def judge(S):
+        try: return evaluate(S, data, config['select_runs'], config['select_protocol'], fast, seed, 'held', eight_bit=False, device=device)
+        except Diverged as e: warnings.warn(f"a student diverged, so these images are no candidate ({e})"); return dict(accuracy_mean=0.)
 
     def record(s, row):
         try:

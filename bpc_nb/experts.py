@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Generator
 from tqdm.auto import tqdm
@@ -46,7 +46,9 @@ class Buffer(NamedTuple):
     def read(self, expert, epoch:int): # expert: an entry of `complete`
         "One checkpoint (P,), in float32"
         group, row = expert
-        with safe_open(self.shard(group, epoch), 'pt') as f: return f.get_slice('theta')[row].float()
+        try:
+            with safe_open(self.shard(group, epoch), 'pt') as f: return f.get_slice('theta')[row].float()
+        except (SafetensorError, FileNotFoundError): raise ValueError(f"buffer: {self.shard(group, epoch)} is missing or cut off; remove the group's files and run `bpc experts` again") from None
 
     def draw(self, gen:Generator, # source of randomness
              T:int=2, # horizon in epochs
@@ -124,6 +126,7 @@ def experts(data:Data, # what to train on: its training part
             n:int=10, # trajectories
             epochs:int=20, # of each; paper 000 does not say, the published code trains 50
             lr:float=.02, # of SGD
+            part:float=1., # share of the training images that makes an epoch: less than 1 sets checkpoints closer together
             batch:int=64, # images per step
             momentum:float=0., # of SGD
             weight_decay:float=0., # of SGD
@@ -140,8 +143,9 @@ def experts(data:Data, # what to train on: its training part
     "Train experts on the data, a checkpoint after every epoch, resumable"
     folder = Path(folder)
     for k,v in dict(n=n, epochs=epochs, batch=batch).items(): whole(k, v, 1)
+    if not 0 < part <= 1: raise ValueError(f"part: found {part}; expected a share of the training images, above 0 and at most 1")
     at_once = device!='cpu' or net.P < 30_000
-    options = dict(n=n, epochs=epochs, lr=lr, batch=batch, momentum=momentum, weight_decay=weight_decay, loss=loss,
+    options = dict(n=n, epochs=epochs, lr=lr, part=part, batch=batch, momentum=momentum, weight_decay=weight_decay, loss=loss,
                    augment=augment, seed=seed, half=half, bf16=bf16, compile=compile, group=group or (n if at_once else 1))
     want = describe(data, net, **options)
     if (folder/'index.json').exists():
@@ -158,7 +162,7 @@ def experts(data:Data, # what to train on: its training part
             e, state = resume(buffer, g, rows, net, seed, device)
             bar.update(e*len(rows))
             gens = lambda e: [stream(seed, 'expert', r, 'epoch', e, device=device) for r in rows]
-            for e, state in enumerate(train(E, state, xy, range(e, epochs), gens, batch, augmentation(augment) if augment else None,
+            for e, state in enumerate(train(E, state, xy, range(e, epochs), gens, batch, augmentation(augment) if augment else None, part,
                                             lr=lr, momentum=momentum, weight_decay=weight_decay, at_once=at_once), e+1):
                 if not state.theta.isfinite().all(): raise ValueError(f"lr: an expert diverged in epoch {e} at lr = {lr}; lower it")
                 keep(buffer, g, e, state)

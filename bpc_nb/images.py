@@ -21,8 +21,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-import torchvision.transforms.functional as tvf
-from PIL import Image
+from PIL import Image, ImageOps
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -60,6 +59,7 @@ def cover(im, # PIL image, or tensor (...,H,W)
           size, # (H,W)
          ):
     "Scale until `size` is covered, crop at the centre"
+    import torchvision.transforms.functional as tvf # here, because it takes longer to import than torch itself
     _,h,w = tvf.get_dimensions(im)
     if (h,w)==size: return im
     s = max(size[0]/h, size[1]/w)
@@ -71,9 +71,11 @@ def pixels(im, # PIL image
            size=None, # (H,W)
           ) -> Tensor: # (C,H,W) uint8
     "8-bit pixels of a PIL image: one channel for grey modes, three for all others"
+    im = ImageOps.exif_transpose(im) # cameras turn by a note
     if im.mode.startswith('I'): im = Image.fromarray((np.asarray(im)>>8).clip(0, 255).astype('uint8')) # 16-bit grey
     im = im.convert('L' if im.mode in ('1','L','LA','F') else 'RGB')
-    return tvf.pil_to_tensor(im if size is None else cover(im, size))
+    a = torch.from_numpy(np.array(im if size is None else cover(im, size)))
+    return a[None] if a.ndim==2 else a.permute(2,0,1).contiguous()
 
 def decode(blobs, # paths, or bytes of encoded images
            names, # how to call each one in a message

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Gaussian', 'quadratic', 'kl', 'wasserstein', 'weighted', 'mean_energy', 'linear_energy', 'posterior', 'expected',
-           'contrast', 'regression']
+           'expected_contrast', 'regression']
 
 # %% ../nbs/02_toy.ipynb #1a394ee0
 from typing import Callable, NamedTuple
@@ -114,7 +114,7 @@ def expected(
     return vmap(lambda theta: energy(theta, coreset))(theta).mean()
 
 # %% ../nbs/02_toy.ipynb #6c5d6037
-def contrast(
+def expected_contrast(
     energy:Callable, # `(theta, coreset) -> scalar`, quadratic in theta
     p:Gaussian, # posterior given the data
     q:Gaussian, # posterior given the coreset; held constant

@@ -42,11 +42,12 @@ def batches(tensors, # all N images, labels and, where there are any, weights
             size:int, # of a batch; N or more is the full set, in order
             gens, # R generators
             augment:Callable=None, # `(x, gen, siamese) -> x`
+            part:float=1., # share of the images, drawn anew each time
            ): # yields `(x (R,B,C,H,W), y (R,B), ...)`
     "One epoch for R networks, each in an order of its own"
     N, device = len(tensors[0]), tensors[0].device
     order = torch.stack([torch.arange(N, device=device) if size>=N else torch.randperm(N, generator=g, device=device) for g in gens])
-    for i in order.split(size, 1):
+    for i in order[:,:max(1, round(part*N))].split(size, 1):
         x, *rest = (t[i] for t in tensors)
         if augment: x = torch.stack([augment(a, g, siamese=False) for a,g in zip(x, gens)])
         yield x, *rest
@@ -57,11 +58,11 @@ def train(E:Callable, # `(theta, coreset) -> scalar`
           tensors, # images, labels, weights or none
           epochs, # their numbers, e.g. `range(20)`; the number seeds the epoch
           gens:Callable, # `(epoch) -> R generators`
-          batch:int=256, augment:Callable=None, **options): # `options`: of `sgd`
+          batch:int=256, augment:Callable=None, part:float=1., **options): # as in `batches`; `options`: of `sgd`
     "Train R networks, yielding their state after every epoch"
     alg = sgd(E, **options)
     for e in epochs:
-        for b in batches(tensors, batch, gens(e), augment): state = alg.step(state, b)
+        for b in batches(tensors, batch, gens(e), augment, part): state = alg.step(state, b)
         yield state
 
 # %% ../nbs/20_train.ipynb #0be39569

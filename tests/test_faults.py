@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 
 from bpc_nb import distill
 from bpc_nb.core import Coreset
+from bpc_nb.metrics import Diverged
 from bpc_nb.methods import cd
 from conftest import NET, TINY
 
@@ -235,3 +236,15 @@ def test_absurd_step_stops_with_a_sentence(bpc, experts):
     code, out, err = bpc('distill', 'digits', *TINY, '--buffer', experts, '--lr', '1e39', '--out', 'run')
     warned, said = err.splitlines()
     assert code == 2 and 'back to step 0' in warned and 'not finite' in said and 'lower lr' in said
+
+
+def test_diverged_student_is_no_candidate(bpc, experts, monkeypatch):
+    evaluate, calls = distill.evaluate, []
+    def broken(*a, **kw):
+        calls.append(0)
+        if len(calls) == 2: raise Diverged('probs: not finite')
+        return evaluate(*a, **kw)
+    monkeypatch.setattr(distill, 'evaluate', broken)
+    code, out, err = bpc('distill', 'digits', *TINY, '--buffer', experts, '--out', 'run')
+    looks = [json.loads(l)['accuracy_mean'] for l in Path('run/log.jsonl').read_text().splitlines()]
+    assert code == 0 and 'a student diverged' in err and looks[0] == 0 and min(looks[1:]) > 0
