@@ -53,6 +53,7 @@ class Pair(NamedTuple):
 CONTENDERS = { # name -> method, what the run does to the network
     'published recipe': (published, accelerate),
     'ours': (cd, accelerate),
+    'ours, compiled': (cd, partial(accelerate, compile=True)),
     'ours, bf16': (cd, partial(accelerate, bf16=True)),
     'ours, compiled bf16': (cd, partial(accelerate, bf16=True, compile=True))}
 
@@ -115,7 +116,7 @@ def bench(ipc:int=10, # images per class
          ) -> dict: # rows, ratios and where they were measured
     "Time and memory of one outer step, contenders side by side"
     if min(ipc, L, repeats) < 1: raise ValueError(f"ipc, L, repeats: found {ipc}, {L} and {repeats}; each should be at least 1")
-    network(net, tuple(shape), 10) # an error here, not in four processes
+    network(net, tuple(shape), 10) # an error here, not in five processes
     for c in contenders: choose(c, CONTENDERS, 'contender')
     with ExitStack() as stack:
         ps = {c:stack.enter_context(enter(c, threads, ipc=ipc, shape=shape, net=net)) for c in contenders}
