@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['whole', 'number', 'truth', 'KINDS', 'METAVAR', 'COMMANDS', 'dumps', 'reader', 'literal', 'pairs', 'Option', 'options',
            'Parser', 'by_method', 'of_methods', 'refuse_others', 'data_from', 'loading', 'auto', 'table', 'lines',
-           'percent', 'bpc_distill', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_show', 'bpc_data', 'bpc_list',
-           'bpc_grid', 'bpc_demo', 'learning', 'parser', 'spoken', 'usage', 'parse', 'main']
+           'percent', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_show', 'bpc_data',
+           'bpc_list', 'bpc_grid', 'bpc_demo', 'learning', 'parser', 'spoken', 'usage', 'parse', 'main']
 
 # %% ../nbs/91_cli.ipynb #76aab8cf
 import argparse, ast, difflib, inspect, json, re, sys, time, warnings
@@ -28,6 +28,7 @@ from .experts import experts
 from .grid import grid
 from .metrics import accuracy
 from .networks import NETWORKS, network
+from .plan import plan
 
 # %% ../nbs/91_cli.ipynb #e5c7ae75
 def reader(what:str, kind): # 'a whole number', int
@@ -153,7 +154,7 @@ def table(rows, head) -> str:
 
 def lines(found:dict) -> str:
     "A name and a value per line"
-    return '\n'.join(f"{k:9} {', '.join(map(str, v)) if isinstance(v, list) else v}" for k,v in found.items())
+    return '\n'.join(f"{k:11} {', '.join(map(str, v)) if isinstance(v, list) else v}" for k,v in found.items())
 def percent(found:dict, which='') -> str: # which: '', '_8bit' or '_random'
     "Mean and standard deviation, in percent"
     return f"{100*found['accuracy_mean'+which]:.1f} ± {100*found['accuracy_std'+which]:.1f}"
@@ -180,6 +181,23 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
     found = dict(coreset=str(out/'coreset.safetensors'), png=str(out/'coreset.png'), log=str(out/'log.jsonl'), held_out=meta['held_out'], step=meta['step'])
     return found if json else (f"held-out accuracy {100*meta['held_out']:.1f} % at step {meta['step']}\n{found['coreset']}\n{found['png']}\n"
                                f"next: bpc evaluate {found['coreset']} --control")
+
+# %% ../nbs/91_cli.ipynb #3607b438
+def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
+             ipc:int=1, # images per class
+             method:str='cd', # one of `bpc list`
+             device:str='auto', # cpu, cuda or auto
+             json:bool=False, # print one JSON object
+             **given):
+    "Say what `bpc distill` with the same options will take"
+    refuse_others(method, given)
+    for k in 'out','seed','resume': given.pop(k, None) # make no difference
+    p = plan(method, data_from(data, given), ipc, auto(device), **given)
+    if json: return p
+    s = {k.replace('_', ' '):f"{v:.0f} s" for k,v in p['seconds'].items()}
+    head = f"{p['method']} on {p['data']}, ipc {p['ipc']}: {p['net']} with {p['parameters']:,} parameters"
+    return '\n'.join([head, lines({**s, 'in all':f"{p['seconds_total']:.0f} s; {p['steps']} steps of {p['step_seconds']:.3f} s, {p['looks']} looks"} |
+                                  dict(memory=f"{p['step_mb']:.0f} MB for a step", disk=f"{p['buffer_mb']:.0f} MB of experts")), *p['advice']])
 
 # %% ../nbs/91_cli.ipynb #f419b0af
 def bpc_experts(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
@@ -296,6 +314,7 @@ def learning() -> dict: # title -> options
 
 COMMANDS = dict( # name -> function, title -> options from elsewhere
     distill=(bpc_distill, learning),
+    plan=(bpc_plan, learning),
     evaluate=(bpc_evaluate, lambda: {'data': loading()}),
     experts=(bpc_experts, lambda: {'training': options(experts, skip=('progress','after')), 'data': loading()}),
     show=(bpc_show, dict),

@@ -54,12 +54,12 @@ RECIPES = { # from short searches on held-out images
                            experts=dict(n=10)),
     ('digits', 1): dict(steps=600, T=5),
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5),
-    ('mnist', None): dict(bf16=True, compile=True, every=175, select_runs=1, select_protocol='dc', # for two cores
-                          experts=dict(n=3, epochs=5, batch=128, bf16=True, compile=True)),
-    ('mnist', 1): dict(steps=700, lr=30., T=1, k_max=3),   # an epoch is long here: theta_1 is nearly done
-    ('cifar10', None): dict(bf16=True, compile=True, every=200, select_runs=1,
-                            experts=dict(n=2, epochs=5, batch=128, bf16=True, compile=True)),
-    ('cifar10', 1): dict(steps=400, lr=100., alpha=.1, T=2, k_max=3),
+    ('mnist', None): dict(bf16=True, compile=True, average=.98, every=200, select_runs=2, select_protocol='dc',
+                          experts=dict(n=30, epochs=3, part=.1, batch=128, bf16=True, compile=True)),
+    ('mnist', 1): dict(steps=800, lr=100., alpha=.08, T=2, k_max=1),
+    ('cifar10', None): dict(bf16=True, compile=True, average=.98, every=200, select_runs=2, select_protocol='dc',
+                            experts=dict(n=24, epochs=3, part=.25, batch=128, bf16=True, compile=True)),
+    ('cifar10', 1): dict(steps=800, lr=100., alpha=.1, T=2, k_max=1),
 }
 
 # %% ../../nbs/41_cd.ipynb #d97e565c
