@@ -56,7 +56,7 @@ RECIPES = { # from short searches on held-out images
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5),
     ('mnist', None): dict(bf16=True, compile=True, average=.98, every=200, select_runs=2, select_protocol='dc',
                           experts=dict(n=30, epochs=3, part=.1, batch=128, bf16=True, compile=True)),
-    ('mnist', 1): dict(steps=800, lr=100., alpha=.08, T=2, k_max=1),
+    ('mnist', 1): dict(steps=800, lr=100., alpha=.06, T=2, k_max=2),
     ('cifar10', None): dict(bf16=True, compile=True, average=.98, every=200, select_runs=2, select_protocol='dc',
                             experts=dict(n=24, epochs=3, part=.25, batch=128, bf16=True, compile=True)),
     ('cifar10', 1): dict(steps=800, lr=100., alpha=.1, T=2, k_max=1),
