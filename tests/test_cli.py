@@ -199,3 +199,20 @@ def test_demo_twice(bpc, monkeypatch):
     assert torch.equal(Coreset.load('runs/demo/coreset.safetensors').x, __import__('safetensors.torch').torch.load(first)['x'])
     code, out, err = bpc('demo', '--out', 'runs/demo') # a folder that was named is not overwritten
     assert code == 2 and 'holds a run already' in err
+
+
+# --- before a run ----------------------------------------------------------------------------------------------------
+
+def test_plan_takes_the_words_of_distill_and_is_near_what_the_run_takes(bpc):
+    "Each is timed by itself on the same machine; the best of three, as others may use it too"
+    import time
+    words, near = ('digits', *TINY, '--every', '60', '--experts', 'n=2,epochs=3', '--k-max', '2', '--T', '1'), []
+    for i in range(3):
+        code, out, err = bpc('plan', *words, '--out', 'x', '--json')
+        said = json.loads(out)
+        assert code == 0 and said['steps'] == 60 and said['looks'] == 2 and said['seconds_total'] == pytest.approx(sum(said['seconds'].values()))
+        began = time.perf_counter()
+        assert bpc('distill', *words, '--out', f'run{i}', '--seed', i, '--experts', f'n=2,epochs=3,seed={i}', '--json')[0] == 0
+        near.append((said['seconds_total'] - said['seconds']['first_calls'])/(time.perf_counter() - began))
+        if .75 < near[-1] < 1.25: return
+    pytest.fail(f'planned seconds over measured ones: {near}')
