@@ -199,3 +199,14 @@ def test_demo_twice(bpc, monkeypatch):
     assert torch.equal(Coreset.load('runs/demo/coreset.safetensors').x, __import__('safetensors.torch').torch.load(first)['x'])
     code, out, err = bpc('demo', '--out', 'runs/demo') # a folder that was named is not overwritten
     assert code == 2 and 'holds a run already' in err
+
+
+def test_bench_adds_one_line(bpc):
+    assert cli.parse('bench --ipc 1,10 --L 5 --kinds step'.split())[1] == dict(ipc=(1, 10), L=5, kinds='step')
+    Path('bench.jsonl').write_text('{"rows": []}\n')
+    code, out, err = bpc(*'bench --quick --kinds students --contenders ours,floor --repeats 1 --json bench.jsonl'.split())
+    assert (code, err) == (0, '') and 'students: digits, ipc 1' in out
+    _, found = map(json.loads, Path('bench.jsonl').read_text().splitlines())
+    assert [r['contender'] for r in found['rows']] == ['ours', 'floor'] and all(r['seconds_median'] > 0 and r['peak_mb'] >= 0 for r in found['rows'])
+    assert [(r['contender'], r['against'], r['speed'] > 0) for r in found['ratios']] == [('ours', 'floor', True)]
+    assert {'cpu', 'torch', 'threads'} <= found['made'].keys()
