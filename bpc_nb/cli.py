@@ -18,7 +18,7 @@ import torch
 from fastcore.docments import docments
 
 from . import __version__
-from .benchmark import bpc_bench
+from .benchmark import bench, bpc_bench
 from .core import Coreset, choose, registry, save_png
 from .data import NAMED, load, summary
 from .distill import buffer_for, choices, configure, distill, options_of, outer
@@ -321,7 +321,7 @@ COMMANDS = dict( # name -> function, title -> options from elsewhere
     data=(bpc_data, lambda: {'data': loading()}),
     list=(bpc_list, dict),
     grid=(bpc_grid, lambda: {'grid': options(grid, skip=('progress',))}),
-    bench=(bpc_bench, dict),
+    bench=(bpc_bench, lambda: {'measurement': options(bench)}),
     demo=(bpc_demo, dict))
 
 # %% ../nbs/91_cli.ipynb #abf848e8

@@ -216,3 +216,12 @@ def test_plan_takes_the_words_of_distill_and_is_near_what_the_run_takes(bpc):
         near.append((said['seconds_total'] - said['seconds']['first_calls'])/(time.perf_counter() - began))
         if .75 < near[-1] < 1.25: return
     pytest.fail(f'planned seconds over measured ones: {near}')
+def test_bench_adds_one_line(bpc):
+    assert cli.parse('bench --ipc 1,10 --L 5 --kinds step'.split())[1] == dict(ipc=(1, 10), L=5, kinds='step')
+    Path('bench.jsonl').write_text('{"rows": []}\n')
+    code, out, err = bpc(*'bench --quick --kinds students --contenders ours,floor --repeats 1 --json bench.jsonl'.split())
+    assert (code, err) == (0, '') and 'students: digits, ipc 1' in out
+    _, found = map(json.loads, Path('bench.jsonl').read_text().splitlines())
+    assert [r['contender'] for r in found['rows']] == ['ours', 'floor'] and all(r['seconds_median'] > 0 and r['peak_mb'] >= 0 for r in found['rows'])
+    assert [(r['contender'], r['against'], r['speed'] > 0) for r in found['ratios']] == [('ours', 'floor', True)]
+    assert {'cpu', 'torch', 'threads'} <= found['made'].keys()
