@@ -81,8 +81,7 @@ def gradient(E:Callable, # `(theta, coreset) -> scalar`
              at_once:bool=False, # one vectorised pass over the R networks
             ): # the shape of `theta`; no graph is kept
     "Gradient of the energy in theta, for one network or R independent ones"
+    if theta.ndim==2 and not (at_once and len(theta)>1): return torch.stack([gradient(E, *a) for a in zip(theta, *batch)])
     theta = theta.detach().requires_grad_()
-    if theta.ndim==1: total = E(theta, Coreset(*batch))
-    elif at_once and len(theta)>1: total = vmap(lambda t,*b: E(t, Coreset(*b)))(theta, *batch).sum()
-    else: total = sum(E(t, Coreset(*b)) for t,*b in zip(theta, *batch))
+    total = E(theta, Coreset(*batch)) if theta.ndim==1 else vmap(lambda t,*b: E(t, Coreset(*b)))(theta, *batch).sum()
     return torch.autograd.grad(total, theta)[0]

@@ -216,6 +216,8 @@ def test_plan_takes_the_words_of_distill_and_is_near_what_the_run_takes(bpc):
         near.append((said['seconds_total'] - said['seconds']['first_calls'])/(time.perf_counter() - began))
         if .75 < near[-1] < 1.25: return
     pytest.fail(f'planned seconds over measured ones: {near}')
+
+
 def test_bench_adds_one_line(bpc):
     assert cli.parse('bench --ipc 1,10 --L 5 --kinds step'.split())[1] == dict(ipc=(1, 10), L=5, kinds='step')
     Path('bench.jsonl').write_text('{"rows": []}\n')
