@@ -6,6 +6,8 @@
 __all__ = ['SIAMESE', 'PROTOCOLS', 'students', 'predict', 'evaluate']
 
 # %% ../nbs/31_evaluate.ipynb #79ae5668
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from .data import Data, match
 from .energy import energy
 from .metrics import summary
 from .networks import Network, network
+from .ranks import dealt
 from .train import Trained, train
 
 # %% ../nbs/31_evaluate.ipynb #33efbcf8
@@ -27,7 +30,7 @@ PROTOCOLS = dict(
 # %% ../nbs/31_evaluate.ipynb #75e6bcb2
 def students(coreset:Coreset, # what they see
              net:Network, # what they are
-             runs:int=5, # how many
+             runs=5, # how many, or the numbers of some: a student depends on its number alone
              epochs:int=300, # passes over the coreset; a tenth of the step after half of them
              lr:float=.01, # of SGD
              momentum:float=.9, weight_decay:float=5e-4, batch:int=256,
@@ -37,12 +40,13 @@ def students(coreset:Coreset, # what they see
              at_once:bool=None, # all runs in one vectorised pass; None: where that is faster
             ) -> Tensor: # (R,P)
     "Train `runs` fresh networks on a coreset"
-    theta = torch.stack([net.init(stream(seed, 'student', r)) for r in range(runs)]).to(coreset.x.device)
+    runs = range(runs) if isinstance(runs, int) else runs
+    theta = torch.stack([net.init(stream(seed, 'student', r)) for r in runs]).to(coreset.x.device)
     if coreset.x.shape[1]==1: augment = '_'.join(a for a in augment.split('_') if a!='flip')
     if at_once is None: at_once = theta.is_cuda or net.P < 30_000
     tensors = [t for t in (coreset.x, coreset.y, coreset.w) if t is not None]
     state, half = Trained(theta, torch.zeros_like(theta)), epochs//2 + 1
-    gens = lambda e: [stream(seed, 'student', r, 'epoch', e, device=coreset.x.device) for r in range(runs)]
+    gens = lambda e: [stream(seed, 'student', r, 'epoch', e, device=coreset.x.device) for r in runs]
     for part,step in ((range(half), lr), (range(half, epochs), lr/10)):
         for state in train(energy(net.apply, loss), state, tensors, part, gens, batch, augmentation(augment) if augment else None,
                            lr=step, momentum=momentum, weight_decay=weight_decay, at_once=at_once): pass
@@ -75,7 +79,7 @@ def evaluate(coreset:Coreset, # what to judge
     if coreset.kept is not None: coreset = coreset._replace(transform=data.transform, kept=None)
     if not isinstance(net, Network): net = network(net or coreset.meta.get('net', 'convnet'), data.shape, data.K)
     x, y = (t.to(device) for t in getattr(data, part))
-    def judge(S, runs=runs, name=part):
+    def judge(S, runs, name=part): # runs: numbers of students
         S = S._replace(x=S.x.to(device), y=S.y.to(device), w=None if S.w is None else S.w.to(device))
         thetas = students(S, net, runs, seed=(seed, name), **options) # never the students that chose the coreset
         return [summary(predict(net, t, x, net.stats(t, S.x)), y) for t in thetas]
@@ -83,9 +87,9 @@ def evaluate(coreset:Coreset, # what to judge
         acc, nll = (torch.tensor([r[k] for r in rows], dtype=torch.float64) for k in ('accuracy','nll'))
         spread = acc.std().item() if runs > 1 else 0.
         return {f'accuracy_mean{suffix}': acc.mean().item(), f'accuracy_std{suffix}': spread, f'accuracy_runs{suffix}': acc.tolist(), f'nll_mean{suffix}': nll.mean().item()}
-    out = stats(judge(coreset))
-    if eight_bit: out |= stats(judge(coreset.quantised()), '_8bit')
+    out = stats(dealt(partial(judge, coreset), range(runs)))
+    if eight_bit: out |= stats(dealt(partial(judge, coreset.quantised()), range(runs)), '_8bit')
     ipc = max(1, len(coreset.x)//data.K)
-    if control: out |= stats([r for i in range(runs) for r in judge(data.draw(ipc, stream(seed, 'control', i)), 1, (part, i))], '_random')
+    if control: out |= stats(dealt(lambda some: [r for i in some for r in judge(data.draw(ipc, stream(seed, 'control', i)), [0], (part, i))], range(runs)), '_random')
     labels = 'soft' if coreset.y.is_floating_point() else 'hard'
     return out | dict(protocol=protocol, epochs=options['epochs'], net=net.name, runs=runs, seed=seed, part=part, n_test=len(y), labels=labels)
