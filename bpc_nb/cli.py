@@ -29,6 +29,7 @@ from .grid import grid
 from .metrics import accuracy
 from .networks import NETWORKS, network
 from .ranks import Place, auto, joined, same_on_all
+from .scale import bpc_scale
 
 # %% ../nbs/91_cli.ipynb #e5c7ae75
 def reader(what:str, kind): # 'a whole number', int
@@ -286,7 +287,7 @@ def learning() -> dict: # title -> options
     "What `bpc distill` hands on, by the chapter that it belongs to"
     of_run = options(distill, skip=('data','progress','callback')) | options(choices)
     of_run['experts'] = of_run['experts']._replace(kind=partial(pairs, known=options(experts, skip=('device','progress','after'))))
-    return {'run': of_run, 'loop': options(outer, skip=('seed','state','record','progress')), 'energy': options(energy),
+    return {'run': of_run, 'loop': options(outer, skip=('seed','streams','state','record','progress')), 'energy': options(energy),
             'method [methods that take it]': of_methods(), 'data': loading()}
 
 COMMANDS = dict( # name -> function, title -> options from elsewhere
@@ -298,6 +299,7 @@ COMMANDS = dict( # name -> function, title -> options from elsewhere
     list=(bpc_list, dict),
     grid=(bpc_grid, lambda: {'grid': options(grid, skip=('progress',))}),
     bench=(bpc_bench, dict),
+    scale=(bpc_scale, dict),
     demo=(bpc_demo, dict))
 
 # %% ../nbs/91_cli.ipynb #abf848e8
