@@ -346,8 +346,8 @@ def parse(argv) -> tuple: # (function, its arguments, names of the command's opt
     return COMMANDS[argv[0]][0], given, [a.dest for a in p._actions]
 
 # %% ../nbs/91_cli.ipynb #298d7fc1
-NO_MEMORY = ("out of memory; a run that has begun goes on with --resume and --bf16, or with fewer processes on a machine (torchrun --nproc-per-node; the result is the same), "
-             "experts with a smaller --group; else begin one with a smaller --ipc, network or --select-runs")
+NO_MEMORY = ("out of memory; a run that has begun goes on with --resume and --bf16, or with fewer processes on a machine (torchrun --nproc-per-node; the result is the same); "
+             "else begin one with a smaller --ipc, network or --select-runs, experts with a smaller --group")
 
 def no_memory(e:Exception) -> bool:
     "Whether an error is a lack of memory, on the GPU or beside it"

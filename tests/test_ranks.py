@@ -195,6 +195,7 @@ def test_out_of_memory_on_one_rank_then_fewer_ranks(all_refuse, bpc, two, expert
     all_refuse(2, *words, before=hook, parts=('rank 1 of 2: out of memory', '--resume', '--bf16', '--nproc-per-node', '--ipc'))
     assert bpc(*words, '--resume')[0] == 0 # one process, both streams
     assert torch.equal(images(tmp_path/'r'), images(two)) and len(looks(tmp_path/'r')) == 4
+    assert bpc(*words, '--resume', '--steps', 50, '--bf16')[0] == 0 and len(looks(tmp_path/'r')) == 5
 
 
 # --- torchrun --------------------------------------------------------------------------------------------------------
@@ -221,7 +222,7 @@ def test_killed_rank_is_restarted_bit_for_bit(home, two, experts, tmp_path):
     while p.poll() is None and not (log.exists() and log.read_text().count('\n') >= 2): time.sleep(.01)
     os.kill(worker(p.pid, 1), signal.SIGKILL)
     err = p.communicate(timeout=120)[1]
-    print(err); assert p.returncode == 0 and 'exitcode: -9' in err, err
+    assert p.returncode == 0 and 'exitcode: -9' in err, err
     assert torch.equal(images(tmp_path/'r'), images(two)) and log.read_text() == (two/'log.jsonl').read_text()
     assert torch.equal(Coreset.load(tmp_path/'r'/'coreset.safetensors').x, Coreset.load(two/'coreset.safetensors').x)
 
