@@ -31,6 +31,7 @@ from .metrics import accuracy
 from .networks import NETWORKS, network
 from .plan import plan
 from .ranks import Place, auto, joined, same_on_all
+from .scale import bpc_scale
 
 # %% ../nbs/91_cli.ipynb #e5c7ae75
 def reader(what:str, kind): # 'a whole number', int
@@ -305,7 +306,7 @@ def learning() -> dict: # title -> options
     "What `bpc distill` hands on, by the chapter that it belongs to"
     of_run = options(distill, skip=('data','progress','callback')) | options(choices)
     of_run['experts'] = of_run['experts']._replace(kind=partial(pairs, known=options(experts, skip=('device','progress','after'))))
-    return {'run': of_run, 'loop': options(outer, skip=('seed','state','record','progress')), 'energy': options(energy),
+    return {'run': of_run, 'loop': options(outer, skip=('seed','streams','state','record','progress')), 'energy': options(energy),
             'method [methods that take it]': of_methods(), 'data': loading()}
 
 COMMANDS = dict( # name -> function, title -> options from elsewhere
@@ -318,6 +319,7 @@ COMMANDS = dict( # name -> function, title -> options from elsewhere
     list=(bpc_list, dict),
     grid=(bpc_grid, lambda: {'grid': options(grid, skip=('progress',))}),
     bench=(bpc_bench, lambda: {'measurement': options(bench)}),
+    scale=(bpc_scale, dict),
     demo=(bpc_demo, dict))
 
 # %% ../nbs/91_cli.ipynb #abf848e8
@@ -364,8 +366,8 @@ def parse(argv) -> tuple: # (function, its arguments, names of the command's opt
     return COMMANDS[argv[0]][0], given, [a.dest for a in p._actions]
 
 # %% ../nbs/91_cli.ipynb #298d7fc1
-NO_MEMORY = ("out of memory; a run that has begun goes on with --resume and --bf16, or with fewer processes on a machine (torchrun --nproc-per-node; the result is the same), "
-             "experts with a smaller --group; else begin one with a smaller --ipc, network or --select-runs")
+NO_MEMORY = ("out of memory; a run that has begun goes on with --resume and --bf16, or with fewer processes on a machine (torchrun --nproc-per-node; the result is the same); "
+             "else begin one with a smaller --ipc, network or --select-runs, experts with a smaller --group")
 
 def no_memory(e:Exception) -> bool:
     "Whether an error is a lack of memory, on the GPU or beside it"

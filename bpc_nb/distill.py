@@ -118,8 +118,8 @@ def slope(loss:Callable, # `(coreset, gen) -> scalar`
     def one(gen):
         value = loss(coreset._replace(x=x), gen)
         g, = torch.autograd.grad(value, x)
-        return torch.cat([g.flatten(), value.detach().to(g).view(1)])
-    both = total(reduce(torch.add, map(one, share(gens))))/len(gens)
+        return torch.cat([g.flatten(), value.detach().to(g).view(1)]).double()
+    both = (total(reduce(torch.add, map(one, share(gens))))/len(gens)).to(x)
     return both[:-1].view_as(x), both[-1]
 
 # %% ../nbs/40_distill.ipynb #98841651

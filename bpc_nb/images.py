@@ -27,6 +27,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .core import choose, write_atomic
+from .ranks import once
 
 # %% ../nbs/10_images.ipynb #10882d5d
 def as_images(x, # array: (N,H,W), (N,C,H,W) or (N,H,W,C)
@@ -363,8 +364,8 @@ def read_named(name:str, root=None, size=None, skip_bad=False, download=False): 
     "A set by its name, wherever it lies"
     d = Path(root or os.environ.get('BPC_DATA') or '~/.cache/bpc_nb/data').expanduser()
     find = lambda: next((r for p,bare in ((d/name,True), (d,root is not None)) if p.is_dir() and (r := reader(p, name, bare))), None)
-    if not (read := find()) and download: fetch(name, d); read = find()
-    if read: return read(size=size, skip_bad=skip_bad)
+    if download: once(lambda: None if find() else fetch(name, d)) # one rank for all
+    if read := find(): return read(size=size, skip_bad=skip_bad)
     idx = 'the four *-ubyte.gz files or ' if 'mnist' in name else ''
     raise FileNotFoundError(f"source: no files of {name!r} found, expected {d/NAMED[name][1]}, or {idx}train.parquet and test.parquet in {d/name}; "
                             f"say where they are with root= or the variable BPC_DATA{', or pass download=True' if NAMED[name][0] else ''}")

@@ -81,7 +81,7 @@ def test_every_option_reaches_its_function(monkeypatch):
             words += [a.option_strings[0], *value(a)]
         assert cli.main(['distill', 'digits', '--method', m, '--json', *words]) == 0
         assert takes.keys() <= seen.keys()
-        assert {k for k in seen if k not in inspect.signature(cli.distill).parameters} >= cli.options(outer, ('seed', 'state', 'record', 'progress')).keys() | cli.options(energy).keys()
+        assert {k for k in seen if k not in inspect.signature(cli.distill).parameters} >= cli.options(outer, ('seed', 'streams', 'state', 'record', 'progress')).keys() | cli.options(energy).keys()
     assert cli.options(make_experts, ('progress', 'after')).keys() <= {a.dest for a in cli.parser('experts')._actions}
 
 
