@@ -18,7 +18,7 @@ from .augment import augment as augmentation
 from .benchmark import Pair, peak
 from .core import Coreset, cache_folder, registry, stream
 from .data import Data, load
-from .distill import ENERGY, LOOP, STARTS, Setup, State, configure, options_of, outer_step
+from .distill import ENERGY, STARTS, Setup, State, configure, options_of, outer_step
 from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import experts
