@@ -30,9 +30,9 @@ from .distill import Setup, State, outer_step
 from .energy import energy
 from .evaluate import SIAMESE, students
 from .experts import experts
+from .fast import accelerate, keep_memory
 from .methods.cd import cd
 from .networks import flatten, network, to_module
-from .train import accelerate, keep_memory
 
 # %% ../nbs/88_benchmark.ipynb #cb378bc6
 def descend(E:Callable, theta, # from where (P,)

@@ -25,10 +25,10 @@ from .data import Data, load, whole
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluate
 from .experts import Buffer, describe, enough, experts as make_experts, open_buffer
+from .fast import accelerate
 from .metrics import Diverged
 from .networks import Network, network
 from .ranks import auto, once, rank, restarts, same_on_all, share, total, world
-from .train import accelerate
 
 # %% ../nbs/40_distill.ipynb #7915ea96
 class Setup(NamedTuple):

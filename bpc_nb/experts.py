@@ -21,9 +21,10 @@ from .augment import augment as augmentation
 from .core import provenance, stream, write_atomic
 from .data import Data, whole
 from .energy import energy
+from .fast import accelerate
 from .networks import Network, theta_from
 from .ranks import dealt, once, rank, world
-from .train import Trained, accelerate, train
+from .train import Trained, train
 
 # %% ../nbs/21_experts.ipynb #d96c11df
 class Buffer(NamedTuple):

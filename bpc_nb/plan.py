@@ -22,8 +22,9 @@ from .distill import ENERGY, STARTS, Setup, State, configure, options_of, outer_
 from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import experts
+from .fast import accelerate
 from .networks import Network, network
-from .train import Trained, accelerate, train
+from .train import Trained, train
 
 # %% ../nbs/89_plan.ipynb #4543d0ce
 def stopwatch(f:Callable, n:int=3) -> tuple: # (seconds of a call, what the first one took more)

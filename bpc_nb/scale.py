@@ -19,10 +19,10 @@ from .core import Coreset, provenance, stream
 from .data import whole
 from .distill import Setup, State, outer_step, streams_of
 from .energy import energy
+from .fast import accelerate
 from .methods.cd import cd
 from .networks import network
 from .ranks import auto, dealt, once, total, world
-from .train import accelerate
 
 # %% ../nbs/89_scale.ipynb #effabf1c
 def reduced(M:int, shape) -> int: # images and their shape
