@@ -155,6 +155,7 @@ def accelerate(net:Network, bf16:bool=False, # convolutions and products in bflo
 def compile_network(net:Network): # `apply`, as a network's
     "Its blocks fused, or, where it has none, all of it compiled"
     if (module := fuse(net.build(), compile=True)) is None: return compiled(net.apply)
+    for f in block, block_back: compiled(f) # loads the compiler
     def apply(theta, x, stats=None):
         x = x.movedim(1, -1).contiguous().movedim(-1, 1) # channels last, spelled for vmap
         return functional_call(module, cut(net.name, net.shapes, theta), (x,))
