@@ -6,8 +6,7 @@
 __all__ = ['whole', 'number', 'truth', 'KINDS', 'METAVAR', 'COMMANDS', 'dumps', 'NO_MEMORY', 'reader', 'literal', 'pairs',
            'Option', 'options', 'Parser', 'by_method', 'of_methods', 'refuse_others', 'data_from', 'loading', 'table',
            'lines', 'percent', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_show',
-           'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_demo', 'learning', 'parser', 'spoken', 'usage', 'parse',
-           'no_memory', 'main']
+           'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_demo', 'learning', 'parser', 'spoken', 'usage', 'parse', 'main']
 
 # %% ../nbs/91_cli.ipynb #76aab8cf
 import argparse, ast, difflib, inspect, json, re, sys, time, warnings
@@ -15,12 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from fastcore.docments import docments
 
 from . import __version__
 from .benchmark import bench, bpc_bench
-from .core import Coreset, choose, registry, save_png
+from .core import Coreset, choose, registry, save_png, within_memory
 from .data import NAMED, load, summary
 from .distill import buffer_for, choices, configure, distill, options_of, outer
 from .energy import LOSSES, energy
@@ -366,14 +364,8 @@ def parse(argv) -> tuple: # (function, its arguments, names of the command's opt
     return COMMANDS[argv[0]][0], given, [a.dest for a in p._actions]
 
 # %% ../nbs/91_cli.ipynb #298d7fc1
-NO_MEMORY = ("out of memory; a run that has begun goes on with --resume and --bf16, or with fewer processes on a machine (torchrun --nproc-per-node; the result is the same); "
-             "else begin one with a smaller --ipc, network or --select-runs, experts with a smaller --group")
+NO_MEMORY = "take smaller images (size=), a narrower network or fewer students (runs=), or start fewer processes" # where no chapter says more
 
-def no_memory(e:Exception) -> bool:
-    "Whether an error is a lack of memory, on the GPU or beside it"
-    return isinstance(e, (MemoryError, torch.cuda.OutOfMemoryError)) or isinstance(e, RuntimeError) and "can't allocate memory" in str(e)
-
-# %% ../nbs/91_cli.ipynb #e690aa25
 def main(argv=None): # words of the command line; None: as typed
     "Run one command: exit code 0, 2 for bad input, 1 for everything else"
     argv, names, place = sys.argv[1:] if argv is None else list(argv), (), Place()
@@ -386,12 +378,11 @@ def main(argv=None): # words of the command line; None: as typed
             warnings.showwarning = say if place.rank==0 else lambda *_, **__: None
             f, given, names = parse(argv)
             same_on_all(dict(command=argv[0] if argv else None) | given)
-            found = f(**given)
+            with within_memory(NO_MEMORY): found = f(**given)
             if place.rank==0: print(dumps(found) if isinstance(found, dict) else found)
         return 0
     except KeyboardInterrupt as e: return fail(e if str(e) else 'stopped', 1)
     except Exception as e:
         if '--debug' in argv: raise
-        if no_memory(e): return fail(NO_MEMORY, 1)
-        bad = isinstance(e, (ValueError, OSError))
+        bad = isinstance(e, (ValueError, OSError, MemoryError))
         return fail(e if bad else f'{type(e).__name__}: {e} (--debug shows where)', 2 if bad else 1)

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .core import Coreset, cache_folder, choose, provenance, registry, save_png, stream, write_atomic
+from .core import Coreset, cache_folder, choose, provenance, registry, save_png, stream, within_memory, write_atomic
 from .data import Data, load, whole
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluate
@@ -272,7 +272,9 @@ def distill(method:str='cd', # a name in `bpc list`
         best.save(out/'coreset.safetensors'); save_png(best, out/'coreset.png')
 
     loop = {k:config[k] for k in LOOP} | dict(lr=config['lr']/(len(on.x) if config['scale']=='sum' else 1)) # a summed energy is M times as steep
-    s = outer(loss, on, judge, **loop, seed=seed, streams=streams, state=state and state.to(device), record=partial(once, write), progress=progress)
+    kept = (f"the run in {out} is kept up to its last look, and the same command goes on with resume=True, where bf16=True or fewer processes (torchrun --nproc-per-node; the result is the same) need less; "
+            "else begin one with a smaller ipc=, a narrower net= or fewer select_runs=")
+    with within_memory(kept): s = outer(loss, on, judge, **loop, seed=seed, streams=streams, state=state and state.to(device), record=partial(once, write), progress=progress)
     best = start._replace(x=s.best.cpu(), meta=meta | dict(step=s.at, held_out=s.score))
     once(finish)
     return best

@@ -161,6 +161,7 @@ def seal(x, # images of all parts, training ones first
         ): # tensors x and y, meta
     "Checked images and labels, with their checksum"
     x = as_images(x)
+    if x.dtype==torch.uint8 and x.max()==1: x = x.float() # nothing but 0 and 1: black and white, as of booleans
     if len(x)!=len(y): raise ValueError(f"y: expected one label per image, found {len(x)} images and {len(y)} labels")
     n = len(x) if n is None else n
     y,classes = as_labels(y, n, names)

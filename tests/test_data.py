@@ -261,6 +261,17 @@ def test_unbalanced_strings_and_offset_labels():
     assert load((x, np.r_[[5.]*20, [7]*20][:,None])).classes == ('5','7')
 
 
+def test_black_and_white():
+    x = torch.rand(40,1,8,6, generator=gen()) > .5
+    y = [0,1]*20
+    want = load((x.float(), y))
+    for t in x, x.byte(), x.int(), x.numpy().astype('int64'), [*zip(x.byte(), y)]:
+        d = load(t if isinstance(t, list) else (t, y))
+        assert d.meta['checksum'] == want.meta['checksum'] and d.meta['range'] == [0,1] and d.train.x.equal(want.train.x)
+        assert d.draw(1, gen()).quantised().pixels().round(decimals=3).unique().tolist() == [0,1]
+    assert load((x.byte()*2, y)).meta['range'] == [0,.0078] # 2 is a dark grey: eight bits
+
+
 def test_arrays_in_files(tmp_path):
     x, y = torch.randint(256, (30,3,5,4), dtype=torch.uint8, generator=gen()), torch.arange(30)%3
     np.savez(tmp_path/'a.npz', x=x.permute(0,2,3,1), y=y); torch.save((x,y), tmp_path/'b.pt'); torch.save(dict(x=x, y=y), tmp_path/'c.pt')

@@ -1,5 +1,6 @@
 """What goes wrong: bad input gets one sentence and exit code 2, and a run survives Ctrl-C, kill -9 and a full disk."""
 import json, os, pickle, resource, signal, subprocess, sys, time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -213,6 +214,71 @@ def test_folder_that_cannot_be_written(refused, experts, tmp_path, monkeypatch):
     refused('experts', 'digits', '--net', NET, '--out', tmp_path/'file'/'run', parts=('could not write', 'choose another folder'))
     monkeypatch.setenv('BPC_CACHE', str(tmp_path/'file'))
     refused(*words, '--out', tmp_path/'run', parts=('could not write', str(tmp_path/'file')))
+
+
+NO_MEMORY = [torch.cuda.OutOfMemoryError('CUDA out of memory. Tried to allocate 2.00 GiB.'), MemoryError(), RuntimeError('CUDA error: out of memory'),
+             RuntimeError("[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."),
+             RuntimeError('[enforce fail at alloc_cpu.cpp:80] data. DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes.')]
+
+
+def fails_at(n, f, error):
+    "`f`, which raises `error` when it is called for the n-th time"
+    calls = []
+    def broken(*a, **kw):
+        calls.append(0)
+        if len(calls) == n: raise error
+        return f(*a, **kw)
+    return broken
+
+
+@pytest.mark.parametrize('error', NO_MEMORY, ids=['cuda', 'python', 'driver', 'cpu', 'windows'])
+def test_out_of_memory_at_once_then_resumed(bpc, refused, experts, tmp_path, monkeypatch, error):
+    words = 'distill', 'digits', *TINY, '--steps', 1, '--buffer', experts, '--out', tmp_path/'run'
+    with monkeypatch.context() as m:
+        m.setattr(cd, 'contrast', fails_at(1, cd.contrast, error))
+        refused(*words, parts=(f"bpc: out of memory; the run in {tmp_path/'run'} is kept", '--resume', '--bf16', '--nproc-per-node', '--ipc', '--net', '--select-runs'))
+    assert error is not NO_MEMORY[0] or bpc(*words, '--resume')[0] == 0
+
+
+def test_out_of_memory_in_a_run_continues_bit_for_bit(bpc, refused, whole, experts, tmp_path, monkeypatch):
+    out = tmp_path/'run'
+    words = ['distill', 'digits', *TINY, '--buffer', str(experts), '--out', str(out)]
+    with monkeypatch.context() as m:
+        m.setattr(cd, 'contrast', fails_at(25, cd.contrast, NO_MEMORY[0]))
+        refused(*words, parts='out of memory')
+    assert distill.load_state(out/'checkpoint.safetensors').step == 20
+    assert bpc(*words, '--resume')[0] == 0
+    same_run(out, whole)
+
+
+def test_out_of_memory_in_experts_then_continued(bpc, refused, experts, tmp_path, monkeypatch):
+    out, making = tmp_path/'e', import_module('bpc_nb.experts')
+    words = 'experts', 'digits', '--net', NET, '--n', 4, '--epochs', 6, '--out', out
+    with monkeypatch.context() as m:
+        m.setattr(making, 'energy', lambda *a: fails_at(50, import_module('bpc_nb.energy').energy(*a), NO_MEMORY[0]))
+        refused(*words, parts=(f'bpc: out of memory; the epochs that are finished stay in {out}', 'same command', '--group 1', 'batch'))
+    shards = lambda d: {p.name: p.read_bytes() for p in d.glob('*.safetensors')}
+    assert len(shards(out)) == 4 # epochs 0 to 2, and what is needed to go on
+    assert bpc(*words)[0] == 0 and shards(out) == shards(experts)
+
+
+def test_memory_that_the_system_refuses(bpc, refused, tmp_path):
+    "For real, by a limit on the process's address space"
+    refuse = lambda *words, parts: refused(words[0], 'digits', '--net', 'convnet:width=512,depth=2', '--out', tmp_path/words[0], *words[1:], parts=parts)
+    bpc('data', 'digits') # read once
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    has = int(Path('/proc/self/statm').read_text().split()[0])*resource.getpagesize()
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (has + (64<<20), hard))
+        refuse('experts', '--n', 1, '--epochs', 1, '--batch', 1294, parts=('out of memory; the epochs', 'smaller batch'))
+        refuse('distill', '--experts', 'n=1,epochs=3,batch=1294', parts=('out of memory; the epochs', 'smaller batch'))
+    finally: resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def test_out_of_memory_elsewhere(refused, whole, monkeypatch):
+    cli = import_module('bpc_nb.cli')
+    monkeypatch.setattr(cli, 'evaluate', fails_at(1, cli.evaluate, NO_MEMORY[1]))
+    refused('evaluate', whole/'coreset.safetensors', parts=('out of memory; take smaller images (--size)', '--runs'))
 
 
 def test_damaged_checkpoint(refused, whole, experts, tmp_path):

@@ -1,0 +1,43 @@
+"""Buffers of experts on a real disk: what one draw opens, and what it has the disk read."""
+import os
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bpc_nb.core import stream
+from bpc_nb.experts import Buffer, open_buffer
+
+
+def test_a_draw_opens_two_files(experts, monkeypatch):
+    making, opened = import_module('bpc_nb.experts'), []
+    safe_open = making.safe_open
+    monkeypatch.setattr(making, 'safe_open', lambda path, *a: opened.append(Path(path).name) or safe_open(path, *a))
+    open_buffer(experts).draw(stream(0), T=2, start=(1, 2))
+    assert opened == ['g000_e001.safetensors', 'g000_e003.safetensors']
+
+
+def from_disk(path, read):
+    "Bytes that the disk was asked for, where nothing of the file was in memory"
+    count = lambda: int(next(l for l in Path('/proc/self/io').read_text().splitlines() if l.startswith('read_bytes')).split()[1])
+    with open(path, 'rb') as f: os.fsync(f.fileno()); os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    before = count()
+    read().sum()
+    return count() - before
+
+
+@pytest.mark.skipif(not Path('/proc/self/io').exists(), reason="no count of what is read from disk")
+@pytest.mark.parametrize('half', [False, True])
+def test_a_row_is_all_that_is_read(tmp_path, half):
+    R, P = 40, 100_000
+    b = Buffer(tmp_path, dict(epochs=1, n=R, group=R, half=half, P=P))
+    theta = torch.randn(R, P, generator=stream(0))
+    save_file(dict(theta=theta.half() if half else theta), f := b.shard(0, 1))
+    whole = from_disk(f, lambda: load_file(f)['theta'])
+    if whole < .9*f.stat().st_size: pytest.skip("this file system is none of a disk")
+    row = P*(2 if half else 4)
+    for r in 0, 7, R-1:
+        assert row <= from_disk(f, lambda: b.read((0, r), 1)) < row + 2*2**14
+        assert torch.equal(b.read((0, r), 1), (theta.half() if half else theta)[r].float())
