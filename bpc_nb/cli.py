@@ -6,8 +6,8 @@
 __all__ = ['whole', 'number', 'truth', 'KINDS', 'METAVAR', 'COMMANDS', 'dumps', 'NO_MEMORY', 'reader', 'literal', 'pairs',
            'Option', 'options', 'Parser', 'by_method', 'of_methods', 'refuse_others', 'data_from', 'loading', 'table',
            'lines', 'percent', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_show',
-           'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_demo', 'learning', 'parser', 'spoken', 'usage', 'parse',
-           'no_memory', 'main']
+           'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_transfer', 'bpc_zoo', 'bpc_tables', 'bpc_demo', 'learning',
+           'parser', 'spoken', 'usage', 'parse', 'no_memory', 'main']
 
 # %% ../nbs/91_cli.ipynb #76aab8cf
 import argparse, ast, difflib, inspect, json, re, sys, time, warnings
@@ -26,12 +26,14 @@ from .distill import buffer_for, choices, configure, distill, options_of, outer
 from .energy import LOSSES, energy
 from .evaluate import PROTOCOLS, evaluate, predict
 from .experts import experts
-from .grid import grid
+from .grid import grid, transfer, waiting
 from .metrics import accuracy
 from .networks import NETWORKS, network
 from .plan import plan
 from .ranks import Place, auto, joined, same_on_all
 from .scale import bpc_scale
+from .tables import RESULTS, all_tables, markdown
+from .zoo import catalogue, card, described, update as update_zoo
 
 # %% ../nbs/91_cli.ipynb #e5c7ae75
 def reader(what:str, kind): # 'a whole number', int
@@ -270,15 +272,59 @@ def bpc_list(json:bool=False, # print one JSON object
     return found if json else lines(found)
 
 # %% ../nbs/91_cli.ipynb #274f818d
-def bpc_grid(file, # grid file (TOML)
+def bpc_grid(file:str=None, # grid file (TOML)
+             queue:bool=False, # run the queue in RESULTS, the cells that were left for a GPU, the most wanted first
              root:str=None, # where data sets are looked for
              device:str='auto', # cpu, cuda or auto
              json:bool=False, # print one JSON object per line
              **given):
     "Run the cells of a grid file that have no line yet"
+    results = given.get('results', 'results')
+    if bool(file)==queue: raise ValueError("file: name a grid file, or give --queue alone")
+    file = file or Path(results)/'queue.toml'
     try: rows = grid(file, root=root, device=auto(device), progress=not json, **given)
     except KeyboardInterrupt: raise KeyboardInterrupt("stopped; finished cells have their lines, give the same command again to go on") from None
-    return '\n'.join(map(dumps, rows)) if json else f'{len(rows)} lines'
+    if json: return '\n'.join(map(dumps, rows))
+    for_gpu, others = waiting(file, results) if auto(device)=='cpu' else (0, sum(waiting(file, results)))
+    left = [f'{for_gpu} cells wait for a machine with a GPU']*bool(for_gpu) + [f'{others} cells are not finished: give the same command again']*bool(others)
+    return '; '.join([f'{len(rows)} lines', *left])
+
+def bpc_transfer(file, # a coreset, as `bpc distill` writes it
+                 nets:str='resnet18,vgg11,alexnet,mlp', # networks of the students; with options of their own, separated by ;
+                 data:str=None, # where its data is (default: as the coreset says)
+                 results:str='results', # folder of `transfer.jsonl`
+                 protocol:str='dc', # how students are trained: one of `bpc list`
+                 runs:int=5, # students
+                 seed:int=0, # of the students
+                 device:str='auto', # cpu, cuda or auto
+                 json:bool=False, # print one JSON object per line
+                 **given):
+    "Test a coreset with other networks than its own, once each"
+    specs = nets.split(';' if ';' in nets or '=' in nets else ',')
+    rows = transfer(file, data_of(Coreset.load(file), data, given), specs, results, protocol, runs, seed, auto(device))
+    if json: return '\n'.join(map(dumps, rows))
+    return table([(r['net'], percent(r), percent(r, '_random')) for r in rows], ('trained on it', 'accuracy, %', 'random real')) + f"\n{runs} students each, protocol {protocol}"
+
+# %% ../nbs/91_cli.ipynb #7459798f
+def bpc_zoo(data:str=None, # print the card of one, else list all
+            ipc:int=1, # images per class
+            update:bool=False, # copy the best coresets of the book's results into the package
+            json:bool=False, # print one JSON object
+           ):
+    "Coresets that come with the package"
+    if update: update_zoo()
+    if data: return card(data, ipc) if json else described(card(data, ipc))
+    cards = [*catalogue().values()]
+    if json: return dict(coresets=cards)
+    rows = [(c['name'], c['ipc'], *(f"{100*c['figures']['accuracy_mean'+k]:.1f} ± {100*c['figures']['accuracy_std'+k]:.1f}" for k in ('','_8bit','_random')), c['figures']['protocol']) for c in cards]
+    return table(rows, ('data', 'ipc', 'accuracy, %', '8 bit', 'random real', 'protocol')) + "\nnext: bpc zoo NAME --ipc N, or bpc_nb.zoo.load_coreset(NAME, ipc=N)"
+
+def bpc_tables(results:str=None, # folder of lines (default: that of the checkout)
+               json:bool=False, # print one JSON object
+              ):
+    "The papers' tables beside ours, as Markdown"
+    found = all_tables(results or RESULTS)
+    return {t:[head, *rows] for t,(head,rows) in found.items()} if json else '\n\n'.join(f'{t}\n\n{markdown(*of)}' for t,of in found.items())
 
 # %% ../nbs/91_cli.ipynb #e3862ac2
 def bpc_demo(out:str=None, # the run's folder (default: runs/demo, made anew each time)
@@ -318,6 +364,9 @@ COMMANDS = dict( # name -> function, title -> options from elsewhere
     data=(bpc_data, lambda: {'data': loading()}),
     list=(bpc_list, dict),
     grid=(bpc_grid, lambda: {'grid': options(grid, skip=('progress',))}),
+    transfer=(bpc_transfer, lambda: {'data': loading()}),
+    tables=(bpc_tables, dict),
+    zoo=(bpc_zoo, dict),
     bench=(bpc_bench, lambda: {'measurement': options(bench)}),
     scale=(bpc_scale, dict),
     demo=(bpc_demo, dict))
@@ -331,8 +380,8 @@ def parser(command:str) -> Parser: # a name in `COMMANDS`
     word = '' if not is_word else first.name.upper()+' ' if first.default is first.empty else f'[{first.name.upper()}] '
     p = Parser(f'bpc {command}', usage=f'bpc {command} {word}[OPTIONS]', description=f.__doc__, allow_abbrev=False, add_help=False)
     if is_word:
-        shown = '' if first.default is first.empty else f' (default: {own.pop(first.name).default})'
-        p.add_argument_group('what').add_argument(first.name, metavar=first.name.upper(), nargs='?' if shown else None, default=first.default, help=docments(f)[first.name]+shown)
+        shown = '' if first.default is first.empty else f' (default: {own.pop(first.name).default})'.replace(' (default: None)', '')
+        p.add_argument_group('what').add_argument(first.name, metavar=first.name.upper(), nargs=None if first.default is first.empty else '?', default=first.default, help=docments(f)[first.name]+shown)
     p.take('options', own | {k:Option(k, False, truth, h) for k,h in (('debug','show the traceback of an error'), ('help','show this'))})
     for title,opts in more().items(): p.take(title, {k:o for k,o in opts.items() if k not in own and k!=first.name})
     return p
