@@ -60,7 +60,7 @@ def line_of(path, n:int, said:str) -> int: # n: number of a table, from 1
     text = [l.partition('#')[0] for l in Path(path).read_text().splitlines()]
     heads = [i for i,l in enumerate(text) if re.match(r'\s*\[\[\s*cells\s*\]\]', l)] + [len(text)]
     if len(heads) <= n: return 1
-    words = re.findall(r"(?:unknown|found) '?([^',;]+)", said) + [said.partition(':')[0]]
+    words = re.findall(r"unknown '([^']+)'", said) + [said.partition(':')[0]]
     hits = (i for w in words for i in range(heads[n-1]+1, heads[n]) if re.search(rf'(?<!\w){re.escape(w)}(?!\w)', text[i]))
     return next(hits, heads[n-1]) + 1
 
