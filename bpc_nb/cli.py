@@ -303,7 +303,7 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
     specs = nets.split(';' if ';' in nets or '=' in nets else ',')
     rows = transfer(file, data_of(Coreset.load(file), data, given), specs, results, protocol, runs, seed, auto(device))
     if json: return '\n'.join(map(dumps, rows))
-    return table([(r['net'], percent(r), percent(r, '_random')) for r in rows], ('trained on it', 'accuracy, %', 'random real')) + f"\n{runs} students each, protocol {protocol}"
+    return table([(r['net'], percent(r), percent(r, '_random')) for r in rows], ('trained on it', 'accuracy, %', 'random real')) + f"\n{runs} students each, {rows[0]['labels']} labels, protocol {protocol} ({rows[0]['epochs']} epochs)"
 
 # %% ../nbs/91_cli.ipynb #7459798f
 def bpc_zoo(data:str=None, # print the card of one, else list all
@@ -316,8 +316,9 @@ def bpc_zoo(data:str=None, # print the card of one, else list all
     if data: return card(data, ipc) if json else described(card(data, ipc))
     cards = [*catalogue().values()]
     if json: return dict(coresets=cards)
-    rows = [(c['name'], c['ipc'], *(f"{100*c['figures']['accuracy_mean'+k]:.1f} ± {100*c['figures']['accuracy_std'+k]:.1f}" for k in ('','_8bit','_random')), c['figures']['protocol']) for c in cards]
-    return table(rows, ('data', 'ipc', 'accuracy, %', '8 bit', 'random real', 'protocol')) + "\nnext: bpc zoo NAME --ipc N, or bpc_nb.zoo.load_coreset(NAME, ipc=N)"
+    rows = [(c['name'], c['ipc'], *(percent(c['figures'], k) for k in ('','_8bit','_random')),
+             '{runs}, {labels} labels, {protocol}: {epochs} epochs'.format(**c['figures'])) for c in cards]
+    return table(rows, ('data', 'ipc', 'accuracy, %', '8 bit', 'random real', 'students')) + "\nnext: bpc zoo NAME --ipc N, or bpc_nb.zoo.load_coreset(NAME, ipc=N)"
 
 def bpc_tables(results:str=None, # folder of lines (default: that of the checkout)
                json:bool=False, # print one JSON object

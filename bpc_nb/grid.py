@@ -6,7 +6,7 @@
 __all__ = ['CELL', 'MARKS', 'SMALL', 'RESULTS', 'own', 'check', 'read_tables', 'line_of', 'combinations', 'cells', 'bare',
            'named', 'key', 'lines', 'done', 'held', 'add', 'digest', 'keep', 'stored', 'TimeUp', 'until', 'twins',
            'kin', 'ready', 'run_cell', 'transfers', 'transfer', 'unfinished', 'finish', 'each', 'prepare', 'grid',
-           'waiting']
+           'waiting', 'found']
 
 # %% ../nbs/89_grid.ipynb #719ddf76
 import hashlib, itertools, json, os, re, signal, time, tomllib, warnings
@@ -26,7 +26,7 @@ except ImportError: fcntl = None # no locks where there are none
 
 # %% ../nbs/89_grid.ipynb #4cf1d852
 CELL = dict(method='cd', data='digits', ipc=1, seed=0, fold=None, zca=False, size=None, protocol='dc', runs=5)
-MARKS = dict(gpu=False, nets=()) # present where they are set
+MARKS = dict(gpu=False, nets=[]) # present where they are set
 
 def own(cell:dict) -> dict:
     "The options among a cell's fields"
@@ -40,7 +40,8 @@ def check(cell:dict) -> dict: # fields with their defaults -> with its configura
     for k,lo in dict(ipc=1, seed=0, runs=1).items(): whole(k, cell[k], lo)
     if not Path(cell['data']).expanduser().exists(): choose(cell['data'], ['digits', *NAMED], 'data')
     config = configure(cell['method'], cell['data'], cell['ipc'], **own(cell))
-    for net in (config['net'], *cell.get('nets', ())): choose(net.partition(':')[0], [*NETWORKS, 'torchvision'], 'net')
+    if not isinstance(cell.get('nets', []), list): raise ValueError(f"nets: found {cell['nets']!r}; expected a list of networks")
+    for net in (config['net'], *cell.get('nets', [])): choose(net.partition(':')[0], [*NETWORKS, 'torchvision'], 'net')
     energy(None, config['loss'], config['scale'])
     return cell | dict(config=config)
 
@@ -290,3 +291,7 @@ def waiting(file, results='results') -> tuple: # (cells that need a GPU, others)
 
 # %% ../nbs/89_grid.ipynb #22dd879c
 RESULTS = Path(__file__).resolve().parents[1]/'results' if '__file__' in globals() else Path('../results')
+
+def found(name:str) -> list: # of `results/NAME.jsonl`
+    "The lines of a file, as far as they are there"
+    return lines(RESULTS/f'{name}.jsonl')
