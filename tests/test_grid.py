@@ -1,0 +1,164 @@
+"""Grids in several processes and in little time, what is wrong in their files, and the coresets and tables made from them."""
+import json, os, re, signal, subprocess, sys, time
+from pathlib import Path
+
+import pytest
+
+from bpc_nb import grid, zoo
+from bpc_nb.core import Coreset
+from bpc_nb.evaluate import PROTOCOLS
+from conftest import NET
+
+ROOT = Path(__file__).resolve().parents[1]
+CELL = f'net = "{NET}"\nsteps = 10\nevery = 5\nselect_runs = 1\nruns = 1\nprotocol = "quick"\nexperts = {{n = 1, epochs = 12, batch = 256}}\n'
+
+
+SHORT = dict(epochs=6, lr=.02)
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    "Writes a grid file; students are short"
+    monkeypatch.setitem(PROTOCOLS, 'quick', SHORT)
+    def write(*tables, name='g.toml'):
+        (tmp_path/name).write_text(''.join(f'[[cells]]\n{t}\n' for t in tables))
+        return tmp_path/name
+    return write
+
+
+# --- once each -------------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize('name', ['digits', 'mnist', 'cifar10'])
+def test_grids_of_the_book_are_done(name, tmp_path, monkeypatch):
+    "Names of cells do not change: running what has been run does nothing"
+    monkeypatch.setattr(grid, 'run_cell', lambda *a: pytest.fail('a cell that has a line was run'))
+    before = (ROOT/'results'/f'{name}.jsonl').read_bytes()
+    rows = grid.grid(ROOT/'results'/f'{name}.toml', ROOT/'results', runs=tmp_path, device='cpu', progress=False)
+    assert {r['key'] for r in rows} == {grid.key(c) for c in grid.cells(ROOT/'results'/f'{name}.toml')}
+    assert (ROOT/'results'/f'{name}.jsonl').read_bytes() == before
+
+
+@pytest.mark.parametrize('path', sorted((ROOT/'results').glob('*.toml')), ids=lambda p: p.stem)
+def test_cells_of_the_book_are_different_and_configured(path):
+    cells = grid.cells(path)
+    assert len({grid.key(c) for c in cells}) == len(cells) and all(c['config'] for c in cells)
+    if path.stem == 'queue': assert all(c['gpu'] for c in cells)
+
+
+def test_two_processes_on_one_grid(home, file, tmp_path):
+    file('method = "positive-only"\nseed = [0, 1, 2, 3]\n' + CELL)
+    two = f"""
+import os, sys
+import torch
+from bpc_nb.cli import PROTOCOLS, load, main
+torch.set_num_threads(1)
+load('digits')
+PROTOCOLS['quick'] = {SHORT}
+for i in range(2): # each a process of its own, with everything imported
+    if not os.fork():
+        os.dup2(os.open(f'said{{i}}', os.O_CREAT|os.O_WRONLY), 1)
+        code = main(['grid', 'g.toml', '--device', 'cpu'])
+        sys.stdout.flush(); os._exit(code)
+sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)))
+"""
+    p = subprocess.run([sys.executable, '-c', two], cwd=tmp_path, env=os.environ | dict(PYTHONPATH=str(ROOT)), capture_output=True, text=True)
+    assert p.returncode == 0, p.stderr
+    said = ''.join((tmp_path/f'said{i}').read_text() for i in range(2))
+    assert sorted(json.loads(l)['seed'] for l in (tmp_path/'results'/'g.jsonl').read_text().splitlines()) == [0, 1, 2, 3]
+    ran = re.findall(r'^\d/4 .* seed (\d):', said, re.M)
+    assert sorted(ran) == ['0', '1', '2', '3'] # no cell by both
+    assert len(list((tmp_path/'results'/'coresets').iterdir())) == 4 and not list((tmp_path/'results').glob('.*.lock'))
+
+
+def test_a_dead_process_holds_nothing(tmp_path):
+    r, w = os.pipe()
+    if not (pid := os.fork()):
+        with grid.held(tmp_path/'.x.lock'): os.write(w, b'!'); time.sleep(60)
+        os._exit(0)
+    os.read(r, 1)
+    with grid.held(tmp_path/'.x.lock') as mine: assert not mine
+    os.kill(pid, signal.SIGKILL); os.waitpid(pid, 0)
+    assert (tmp_path/'.x.lock').exists()
+    with grid.held(tmp_path/'.x.lock') as mine: assert mine
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+def test_queue_and_cells_that_wait(bpc, file, tmp_path):
+    (tmp_path/'results').mkdir()
+    file('method = "positive-only"\n' + CELL, 'gpu = true\nseed = [0, 1]\n' + CELL, name='results/queue.toml')
+    code, out, err = bpc('grid', '--queue', '--device', 'cpu', '--minutes', 0)
+    assert (code, out, err) == (0, '0 lines; 2 cells wait for a machine with a GPU; 1 cells are not finished: give the same command again\n', '')
+    assert not (tmp_path/'runs').exists()
+    code, out, err = bpc('grid', '--queue', '--device', 'cpu', '--minutes', 5)
+    assert (code, err) == (0, '') and out.endswith('\n1 lines; 2 cells wait for a machine with a GPU\n')
+    assert len((tmp_path/'results'/'queue.jsonl').read_text().splitlines()) == 1
+
+
+def test_stopped_and_gone_on(bpc, file, monkeypatch):
+    "Time that is up at the second look: the next call begins there"
+    looks = []
+    def ring(state, row):
+        looks.append(row['step'])
+        if len(looks) == 2: raise grid.TimeUp
+    distill = grid.distill
+    monkeypatch.setattr(grid, 'distill', lambda *a, **kw: distill(*a, callback=ring, **kw))
+    path = file('method = "positive-only"\n' + CELL.replace('steps = 10', 'steps = 20'))
+    assert bpc('grid', path, '--device', 'cpu')[1] == '0 lines; 1 cells are not finished: give the same command again\n'
+    assert bpc('grid', path, '--device', 'cpu', '--json')[0] == 0 and looks == [5, 10, 15, 20]
+
+
+def test_bad_files(refused, file):
+    good = 'method = "cd"\n' + CELL
+    refused('grid', file(good, 'sed = 3'), parts=('line 12', "unknown 'sed'", "did you mean 'seed'?"))
+    refused('grid', file(good, 'net = "convnett"'), parts=('line 12', "did you mean 'convnet'?"))
+    refused('grid', file(good, 'seed = 1\nipc = [1, 0]'), parts=('line 13', 'ipc', 'found 0'))
+    refused('grid', 'none.toml', parts='there is no grid file')
+    refused('grid', parts='name a grid file')
+
+
+def test_a_line_that_was_cut_off_runs_again(bpc, file, tmp_path):
+    path = file('method = "positive-only"\nseed = [0, 1]\n' + CELL)
+    first = bpc('grid', path, '--json', '--device', 'cpu')[1]
+    lines = tmp_path/'results'/'g.jsonl'
+    lines.write_text(lines.read_text()[:-30])
+    code, out, err = bpc('grid', path, '--json', '--device', 'cpu')
+    assert code == 0 and err == 'bpc: results/g.jsonl, line 2 was cut off or is no line of results; it is skipped, and its cell runs again\n'
+    scores = lambda out: [(r['key'], r['accuracy_runs']) for r in map(json.loads, out.splitlines())]
+    assert scores(out) == scores(first) and len(lines.read_text().splitlines()) == 2
+    assert bpc('grid', path, '--json', '--device', 'cpu') == (0, out, '')
+
+
+def test_transfer_and_a_coreset_that_was_changed(bpc, refused, file, tmp_path):
+    path = file('method = "positive-only"\nnets = ["mlp:width=8"]\n' + CELL)
+    row, = map(json.loads, bpc('grid', path, '--json', '--device', 'cpu')[1].splitlines())
+    line, = map(json.loads, (tmp_path/'results'/'transfer.jsonl').read_text().splitlines())
+    at = tmp_path/'results'/'coresets'/f"{row['key']}.safetensors"
+    assert (line['coreset'], line['net'], line['made_with']) == (row['coreset'], 'mlp:width=8', NET) and 'accuracy_mean_random' in line
+    words = 'transfer', at, '--nets', 'mlp:width=8', '--protocol', 'quick', '--runs', 1, '--json'
+    assert json.loads(bpc(*words)[1]) == line # has its line already
+    S = Coreset.load(at)
+    S._replace(x=-S.x).save(at)
+    refused('grid', path, '--device', 'cpu', parts=('is not the file that its line', row['key']))
+    refused('transfer', at, '--nets', 'mlq', parts="did you mean 'mlp'?")
+
+
+# --- what is made from lines -----------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize('at', zoo.catalogue(), ids=lambda at: f'{at[0]}-{at[1]}')
+def test_cards_are_those_of_their_lines(at):
+    card, have = zoo.card(*at), grid.done(ROOT/'results')
+    line = have[card['made']['line']]
+    assert {k: line[k] for k in zoo.FIGURES} == card['figures'] and line['held_out'] == card['made']['held_out']
+    S = zoo.load_coreset(*at)
+    assert S.meta['held_out'] == line['held_out'] and list(S.x.shape) == card['images'] and len(S.x) == len(S.classes)*at[1] and str(S.x.dtype) == 'torch.float32'
+
+
+def test_zoo_and_tables(bpc, refused):
+    out = bpc('zoo')[1]
+    for name, ipc in zoo.catalogue(): assert re.search(rf'^{name} +{ipc} ', out, re.M)
+    assert "coreset = load_coreset('digits', ipc=1)" in bpc('zoo', 'digits')[1]
+    refused('zoo', 'digitz', parts="did you mean 'digits'?")
+    found = json.loads(bpc('tables', '--json')[1])
+    assert all(len({len(r) for r in rows}) == 1 for rows in found.values()) and len(found) == 6
+    refused('tables', '--results', 'none', parts='there is no none/targets')
