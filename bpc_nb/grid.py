@@ -18,6 +18,7 @@ from .data import Data, load, whole
 from .distill import ENERGY, LOOP, RUN, buffer_for, configure, distill, options_of
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluate
+from .fast import accelerate
 from .images import NAMED
 from .networks import NETWORKS, network
 from .ranks import alone, auto, dealt, once, rank, world
@@ -198,9 +199,10 @@ def run_cell(cell:dict, # as `cells` gives it
     data, device = ready(cell, root, device, progress), auto(device)
     began, resume = time.perf_counter(), out is not None and (Path(out)/'config.json').exists()
     coreset = distill(cell['method'], data, cell['ipc'], out=out, seed=cell['seed'], device=device, progress=progress, resume=resume, **own(cell))
-    made = time.perf_counter()
+    made, config = time.perf_counter(), cell['config']
+    net = accelerate(network(config['net'], data.shape, data.K), config['bf16'], config['compile']) # students compute as the run did
     random = next(({k:v for k,v in r.items() if k.endswith('_random')} for r in known if 'config' in r and twins(r, cell)), None)
-    result = evaluate(coreset, data, cell['runs'], cell['protocol'], seed=cell['seed'], control=random is None, device=device) | (random or {})
+    result = evaluate(coreset, data, cell['runs'], cell['protocol'], net, cell['seed'], control=random is None, device=device) | (random or {})
     seconds = dict(distill=round(made-began, 1), evaluate=round(time.perf_counter()-made, 1))
     return coreset, dict(key=key(cell), **bare(cell)) | result | dict(data=data.name, checksum=data.meta['checksum'], held_out=coreset.meta['held_out'], step=coreset.meta['step'],
                                                                       seconds=seconds, made=provenance())
