@@ -9,6 +9,7 @@ __all__ = ['keep_memory', 'guarded', 'compiled', 'last', 'pixels', 'at', 'cells'
 # %% ../nbs/15_fast.ipynb #4186e3c5
 import ctypes, warnings
 from functools import cache
+from weakref import ref
 
 import torch
 from torch import nn
@@ -113,12 +114,17 @@ class Bare(nn.Module):
     def __init__(self, conv):
         super().__init__()
         self.weight, self.bias, self.size, self.pad = conv.weight, conv.bias, conv.kernel_size, conv.padding
+        self.kept = None # (images, their version, format, patches)
     def forward(self, x):
         d = x.device.type
-        x,w = (t.to(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else t for t in (x, self.weight)) # under vmap, autocast does not
-        if d!='cpu' or x.shape[1]>1: return F.conv2d(x, w, padding=self.pad)
-        patches = F.unfold(x, self.size, padding=self.pad).mT
-        return F.linear(patches, w.flatten(1)).mT.unflatten(2, (x.shape[2] + 2*self.pad[0] - self.size[0] + 1, -1))
+        w = self.weight.to(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else self.weight # by hand: under vmap autocast does not
+        if d!='cpu' or x.shape[1]>3 or x.requires_grad: return F.conv2d(x.to(w.dtype).movedim(1, -1).contiguous().movedim(-1, 1), w, padding=self.pad) # channels last, spelled for vmap
+        y = self.patches(x, w.dtype).flatten(0, 1)@w.flatten(1).T
+        return y.unflatten(0, (len(x), x.shape[2] + 2*self.pad[0] - self.size[0] + 1, -1)).permute(0, 3, 1, 2)
+    def patches(self, x, dtype): # (B, pixels, channels times size)
+        if self.kept is None or self.kept[0]() is not x or self.kept[1:3]!=(x._version, dtype):
+            self.kept = ref(x), x._version, dtype, F.unfold(x.to(dtype), self.size, padding=self.pad).mT.contiguous()
+        return self.kept[3]
 
 class Fused(nn.Module):
     "The rest of the block"
@@ -156,7 +162,4 @@ def compile_network(net:Network): # `apply`, as a network's
     "Its blocks fused, or, where it has none, all of it compiled"
     if (module := fuse(net.build(), compile=True)) is None: return compiled(net.apply)
     for f in block, block_back: compiled(f) # loads the compiler
-    def apply(theta, x, stats=None):
-        x = x.movedim(1, -1).contiguous().movedim(-1, 1) # channels last, spelled for vmap
-        return functional_call(module, cut(net.name, net.shapes, theta), (x,))
-    return apply
+    return lambda theta, x, stats=None: functional_call(module, cut(net.name, net.shapes, theta), (x,))
