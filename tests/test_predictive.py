@@ -87,16 +87,6 @@ def test_flights_are_accepted_after_adaptation(protocol):
     assert stuck['acceptance'] < .05
 
 
-def test_at_temperature_one_the_start_is_forgotten():
-    "And at the table's temperature it is not: the two would be taken for one answer without this"
-    data = load('digits')
-    S = data.draw(1, stream(0, 'real'))
-    def gap(protocol):
-        a, b = (predictive(S, data, protocol, 'mlp:width=12', chains=2, students='dc', steps=10, start=how, n=40, burn=30)['energy'] for how in ('student','normal'))
-        return abs(a-b)/min(a, b)
-    assert gap('hmc-1') < .1
-
-
 def test_bad_input():
     data = load('digits')
     S = data.draw(1, stream(0, 'real'))
