@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['whole', 'number', 'truth', 'KINDS', 'METAVAR', 'COMMANDS', 'dumps', 'NO_MEMORY', 'reader', 'literal', 'pairs',
            'Option', 'options', 'Parser', 'by_method', 'of_methods', 'refuse_others', 'data_from', 'loading', 'table',
-           'lines', 'percent', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_show',
-           'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_transfer', 'bpc_zoo', 'bpc_tables', 'bpc_demo', 'learning',
-           'parser', 'spoken', 'usage', 'parse', 'main']
+           'lines', 'percent', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_predictive',
+           'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_transfer', 'bpc_zoo', 'bpc_tables', 'bpc_demo',
+           'learning', 'parser', 'spoken', 'usage', 'parse', 'main']
 
 # %% ../nbs/92_cli.ipynb #76aab8cf
 import argparse, ast, difflib, inspect, json, re, sys, time, warnings
@@ -29,6 +29,7 @@ from .grid import grid, transfer, waiting
 from .metrics import accuracy
 from .networks import NETWORKS, network
 from .plan import plan
+from .predictive import PROTOCOLS as POSTERIORS, predictive
 from .ranks import Place, auto, joined, same_on_all
 from .scale import bpc_scale
 from .tables import RESULTS, all_tables, markdown
@@ -243,6 +244,25 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
     return table([(k, percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds], ('trained on', 'accuracy, %', 'NLL')) + \
         f"\n{r['runs']} students ({r['net']}), protocol {r['protocol']} ({r['epochs']} epochs), {r['labels']} labels, {r['n_test']} test images of {r['data']}"
 
+# %% ../nbs/92_cli.ipynb #fc82b7f2
+def bpc_predictive(file, # a coreset, as `bpc distill` writes it
+                   data:str=None, # where its data is, or what else to test on (default: as the coreset says)
+                   protocol:str='hmc', # hmc, a-sghmc, either with -1 for temperature 1, or ensemble
+                   net:str=None, # architecture of the chains (default: the coreset's own)
+                   seed:int=0, # of starts and chains
+                   device:str='auto', # cpu, cuda or auto
+                   json:bool=False, # print one JSON object
+                   **given):
+    "Judge a coreset by the posterior that it stands for"
+    choose(protocol, POSTERIORS, 'protocol')
+    coreset = Coreset.load(file)
+    data = data_of(coreset, data, given)
+    r = predictive(coreset, data, protocol, net, seed, device=auto(device)) | dict(data=data.name, coreset=str(file))
+    if json: return r
+    shown = {k:r[k] for k in ('accuracy','nll','ece','ece_adaptive','brier','entropy','acceptance','rhat') if r[k] is not None}
+    return '\n'.join(f'{k:13}{v:8.3f}' for k,v in shown.items()) + f"\n{r['draws']} draws ({r['net']}), protocol {protocol}, {r['n_test']} test images of {data.name}" + \
+        (f", temperature {r['temperature']:g}" if 'temperature' in r else '')
+
 # %% ../nbs/92_cli.ipynb #39b015ac
 def bpc_show(file, # a coreset
              out:str=None, # PNG to write (default: beside the coreset)
@@ -359,6 +379,7 @@ COMMANDS = dict( # name -> function, title -> options from elsewhere
     distill=(bpc_distill, learning),
     plan=(bpc_plan, learning),
     evaluate=(bpc_evaluate, lambda: {'data': loading()}),
+    predictive=(bpc_predictive, lambda: {'data': loading()}),
     experts=(bpc_experts, lambda: {'training': options(experts, skip=('progress','after')), 'data': loading()}),
     show=(bpc_show, dict),
     data=(bpc_data, lambda: {'data': loading()}),
