@@ -37,6 +37,7 @@ class Setup(NamedTuple):
     net: Network|None = None
     data: Data|None = None    # methods look at `data.train` only
     experts: Buffer|None = None # anything with `draw(gen, T, start)`
+    loss: Callable|None = None # as `energy`, but summed over the images and without prior: minus their log likelihood
 
 # %% ../nbs/40_distill.ipynb #807140dc
 class Method(NamedTuple):
@@ -253,7 +254,7 @@ def distill(method:str='cd', # a name in `bpc list`
     E = energy(fast.apply, **{k:config[k] for k in ENERGY})
     if m.experts and not buffer: buffer = buffer_for(data, net, config['experts'], device, progress)
     if buffer: same_on_all({f'finished trajectories in {buffer.folder}': len(buffer.complete)}) # a folder that all of them see
-    loss = m.make(Setup(E, net, data, buffer), **{k:config[k] for k in options_of(m.make)})
+    loss = m.make(Setup(E, net, data, buffer, energy(fast.apply, config['loss'], 'sum')), **{k:config[k] for k in options_of(m.make)})
     meta = head | dict(net=net.name, experts=buffer and {k:v for k,v in buffer.index.items() if k!='made'}, made=provenance())
     on = start._replace(x=start.x.to(device), y=start.y.to(device), meta=meta)
 

@@ -78,7 +78,7 @@ def plan(method:str='cd', data='digits', ipc:int=1, device:str='auto', # as in `
     S = STARTS[config['start']](data, ipc, stream(0, 'plan'))
     S = S._replace(x=S.x.to(device), y=S.y.to(device))
     E, before = energy(fast.apply, **{k:config[k] for k in ENERGY}), peak_from_here()
-    loss = m.make(Setup(E, net, data, Pair(*[net.init(stream(0)).to(device)]*2)), **{k:config[k] for k in options_of(m.make)})
+    loss = m.make(Setup(E, net, data, Pair(*[net.init(stream(0)).to(device)]*2), energy(fast.apply, config['loss'], 'sum')), **{k:config[k] for k in options_of(m.make)})
     step, more = stopwatch(lambda: outer_step(State(S.x, torch.stack([0*S.x]*2), S.x, S.x), S, loss, stream(0, device=device)))
     memory = torch.cuda.max_memory_allocated()/1e6 if device!='cpu' else peak() - before
     made, first = (0., 0.) if buffer or not m.experts else of_experts(data, net, device, **{k:v for k,v in own.items() if k not in ('device','seed','half','progress','after')})
