@@ -50,7 +50,7 @@ def test_help_of_distill_is_grouped_and_complete(bpc):
             if p.default is p.empty or k in skip: continue
             assert re.search(rf"--{k.replace('_', '-')}[ ,]", out), k
     said = ' '.join(out.split())
-    assert '[cd] (default: 20)' in said and re.search(r'--seed N .*\(default: 0\)', said) and '(default: 0.99)' in said
+    assert re.search(r'--L N .*\[cd, [^]]*\] \(default: 20\)', said) and re.search(r'--seed N .*\(default: 0\)', said) and '(default: 0.99)' in said
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
