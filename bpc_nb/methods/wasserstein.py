@@ -110,8 +110,8 @@ def wasserstein(setup:Setup, # energy and experts
 # %% ../../nbs/44_wasserstein.ipynb #417166be
 RECIPES = {
     ('digits', None): dict(net='convnet:width=64,depth=2', L=10, alpha=.08, experts=dict(n=10)), # as `cd`
-    ('digits', 1): dict(steps=600, lr=10., T=2),
-    ('digits', 10): dict(steps=400, lr=10., T=1, k_max=5),
+    ('digits', 1): dict(steps=600, lr=20., T=2),
+    ('digits', 10): dict(steps=400, lr=20., T=1, k_max=5),
     **{('cifar10', ipc):dict(T=2, experts=dict(epochs=o['k_max']+1, batch=256), **o) for ipc,o in TABLE2.items()},
 }
 
