@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['SHAPES', 'EXPERTS', 'STUDENTS', 'BATCH', 'FAST', 'FLOORS', 'CONTENDERS', 'QUICK', 'descend', 'published', 'Pair',
            'unrolled', 'forward_kl', 'Workload', 'subject', 'outer_steps', 'plain_experts', 'plain_students',
-           'our_experts', 'our_students', 'products', 'sweep', 'floor', 'formats', 'peak', 'give_back', 'take_back',
-           'work', 'enter', 'turn', 'measure', 'summary', 'ratios', 'several', 'workloads', 'bench', 'report',
-           'bpc_bench']
+           'our_experts', 'our_students', 'products', 'sweep', 'floor', 'formats', 'peak', 'give_back', 'work', 'enter',
+           'turn', 'measure', 'summary', 'ratios', 'several', 'workloads', 'bench', 'report', 'bpc_bench']
 
 # %% ../nbs/86_benchmark.ipynb #0c105880
 import ctypes, os, re, subprocess, sys, time, timeit
@@ -232,10 +231,6 @@ def give_back():
     "Hand freed memory back to the system"
     with suppress(AttributeError, OSError, TypeError): ctypes.CDLL(None).malloc_trim(0) # glibc has it
 
-def take_back(mb:float): # that the process shall hold
-    "Take memory, and have it free to use"
-    [torch.ones(1<<18) for _ in range(int(mb - peak('VmRSS')))] # each about 1 MB
-
 # %% ../nbs/86_benchmark.ipynb #9c9d63fa
 def work():
     "What a contender's process does: a line of JSON for every line that comes in"
@@ -247,11 +242,11 @@ def work():
     makes['ours' if name in FAST else name](tiny)() # the rehearsal
     go, before, most = makes[name](w), peak(), 0
     for _ in sys.stdin:
-        take_back(most)
+        go()
+        most = most or peak()
         seconds, cpu = time.perf_counter(), time.process_time()
         go()
         seconds, cpu = time.perf_counter()-seconds, time.process_time()-cpu
-        most = most or peak() # of the first turn: later ones are not on fresh memory
         print(dumps(dict(seconds=seconds, cpu=cpu, peak_mb=most-before, before_mb=before, threads=torch.get_num_threads())), file=out, flush=True)
         give_back()
 
@@ -276,7 +271,7 @@ def measure(w:Workload, names, # of contenders
     with ExitStack() as stack:
         ps = {c:stack.enter_context(enter(c, w, threads)) for c in names}
         stack.callback(lambda: [p.kill() for p in ps.values()])
-        rounds = [{c:turn(p) for c,p in ps.items()} for _ in range(repeats+1)][1:]
+        rounds = [{c:turn(p) for c,p in ps.items()} for _ in range(repeats)]
         return [summary(c, w, [r[c] for r in rounds], None if rounds[-1][c] else p.wait()) for c,p in ps.items()]
 
 def summary(contender:str, w:Workload, rounds, code=None) -> dict: # rounds: what `turn` returned; code: how it ended, if it did
