@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['STARTS', 'OPTIMISERS', 'LOOP', 'ENERGY', 'RUN', 'HOW', 'Setup', 'Method', 'start_real', 'start_mix', 'start_noise',
            'sgd_step', 'adam_step', 'State', 'save_state', 'load_state', 'streams_of', 'one_each', 'slope',
-           'outer_step', 'outer', 'options_of', 'choices', 'recipe', 'configure', 'buffer_for', 'distill', 'how',
-           'begin']
+           'outer_step', 'outer', 'options_of', 'choices', 'known_to', 'recipe', 'configure', 'buffer_for', 'distill',
+           'how', 'begin']
 
 # %% ../nbs/40_distill.ipynb #b3d8af82
 import hashlib, inspect, json, tempfile, warnings
@@ -39,12 +39,17 @@ class Setup(NamedTuple):
     experts: Buffer|None = None # anything with `draw(gen, T, start)`
     loss: Callable|None = None # as `energy`, but summed over the images and without prior: minus their log likelihood
 
-# %% ../nbs/40_distill.ipynb #807140dc
+# %% ../nbs/40_distill.ipynb #b9d99625
 class Method(NamedTuple):
     "A way to learn a coreset"
     make: Callable       # `(setup, **options) -> loss(coreset, gen)`; its signature lists the options
     recipes: dict = {}   # (data set, ipc) -> options that differ from the defaults; (data set, None) for any ipc
-    experts: bool = True # whether it draws from expert trajectories
+    experts: bool|Callable = True # whether it draws from expert trajectories, or `(its options) -> bool`
+    learns: bool = True  # False: `make` gives no loss but `(coreset, gen) -> coreset`, which chooses real images instead of random ones
+
+    def draws(self, config:dict) -> bool: # config: as `configure` gives it
+        "Whether it needs experts"
+        return self.experts(config) if callable(self.experts) else self.experts
 
 # %% ../nbs/40_distill.ipynb #b33e5cdb
 def start_real(data:Data, ipc:int, gen): return data.draw(ipc, gen)
@@ -195,6 +200,11 @@ def choices(net:str='convnet', # architecture, e.g. convnet:width=32,depth=2
 
 RUN = choices()
 
+def known_to(m:Method) -> dict: # name -> default
+    "The options of a run; what nobody learns has no start, no loop and no energy"
+    run = RUN | LOOP | ENERGY if m.learns else {k:v for k,v in RUN.items() if k!='start'}
+    return run | options_of(m.make)
+
 # %% ../nbs/40_distill.ipynb #f6bb687b
 def recipe(method:str, data:str, ipc:int) -> dict: # data: name of the data set
     "The options that a method's chapter recommends for a data set and ipc"
@@ -206,15 +216,16 @@ def recipe(method:str, data:str, ipc:int) -> dict: # data: name of the data set
 def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of the data set
     "Defaults, then the recipe, then `options`; an unknown one is an error"
     m = choose(method, registry(), 'method')
-    known = RUN | LOOP | ENERGY | options_of(m.make)
+    known = known_to(m)
     for k in options: choose(k, known, 'option')
     config = known | {k:v for k,v in recipe(method, data, ipc).items() if k in known} | {k:v for k,v in options.items() if v is not None and k!='experts'}
     config['experts'] = recipe(method, data, ipc).get('experts', {}) | (options.get('experts') or {})
     for k in config['experts']: choose(k, options_of(make_experts), 'option of experts')
-    for k,of in dict(start=STARTS, optimiser=OPTIMISERS, select_protocol=PROTOCOLS).items(): choose(config[k], of, k)
-    for k in 'steps','every','select_runs': whole(k, config[k], 1)
-    for k,ok,range in (('lr', config['lr']>0, 'above 0'), ('momentum', 0<=config['momentum']<1, 'in [0,1)'), ('average', 0<=config['average']<1, 'in [0,1)')):
-        if not ok: raise ValueError(f"{k}: found {config[k]}; expected a number {range}")
+    share = lambda v: 0<=v<1
+    for k,of in dict(start=STARTS, optimiser=OPTIMISERS, select_protocol=PROTOCOLS).items(): k in config and choose(config[k], of, k)
+    for k in 'steps','every','select_runs': k in config and whole(k, config[k], 1)
+    for k,ok,range in (('lr', lambda v: v>0, 'above 0'), ('momentum', share, 'in [0,1)'), ('average', share, 'in [0,1)')):
+        if k in config and not ok(config[k]): raise ValueError(f"{k}: found {config[k]}; expected a number {range}")
     return config
 
 # %% ../nbs/40_distill.ipynb #c5703b41
@@ -240,23 +251,26 @@ def distill(method:str='cd', # a name in `bpc list`
     if not isinstance(data, Data): data = load(data)
     config = configure(method, data.name, ipc, **options)
     if not len(data.held.y): raise ValueError(f"held_out: no image of {data.name} is held out, and the coreset is chosen on these; raise held_out or add images")
-    start = STARTS[config['start']](data, ipc, stream(seed, 'start'))
+    start = STARTS[config.get('start', 'real')](data, ipc, stream(seed, 'start'))
     net, m = config['net'], registry()[method]
+    needs = m.draws(config)
     if not isinstance(net, Network): net = network(net, data.shape, data.K)
     out = Path(out or once(tempfile.mkdtemp, '', 'bpc_'))
-    buffer = open_buffer(buffer, data, net) if buffer and m.experts else None
+    buffer = open_buffer(buffer, data, net) if buffer and needs else None
     if buffer: enough(len(buffer.complete))
     resume, streams = once(how, out, resume, streams)
     head = json.loads(json.dumps(dict(method=method, data=data.name, checksum=data.meta['checksum'], recipe=data.meta['recipe'], ipc=ipc, seed=seed, **(config | dict(net=net.name)), buffer=buffer and buffer.key, streams=streams)))
     same_on_all(head)
     state = once(begin, out, head, resume)
     fast = accelerate(net, config['bf16'], config['compile'])
-    E = energy(fast.apply, **{k:config[k] for k in ENERGY})
-    if m.experts and not buffer: buffer = buffer_for(data, net, config['experts'], device, progress)
+    of = lambda options: {k:config[k] for k in options if k in config}
+    E = energy(fast.apply, **of(ENERGY))
+    if needs and not buffer: buffer = buffer_for(data, net, config['experts'], device, progress)
     if buffer: same_on_all({f'finished trajectories in {buffer.folder}': len(buffer.complete)}) # a folder that all of them see
-    loss = m.make(Setup(E, net, data, buffer, energy(fast.apply, config['loss'], 'sum')), **{k:config[k] for k in options_of(m.make)})
+    loss = m.make(Setup(E, net, data, buffer, energy(fast.apply, **of(['loss']), scale='sum')), **of(options_of(m.make)))
     meta = head | dict(net=net.name, experts=buffer and {k:v for k,v in buffer.index.items() if k!='made'}, made=provenance())
     on = start._replace(x=start.x.to(device), y=start.y.to(device), meta=meta)
+    if not m.learns: on = loss(on, stream(seed, 'choice'))
 
     def judge(S):
         try: return evaluate(S, data, config['select_runs'], config['select_protocol'], fast, seed, 'held', eight_bit=False, device=device)
@@ -272,11 +286,11 @@ def distill(method:str='cd', # a name in `bpc list`
     def finish():
         best.save(out/'coreset.safetensors'); save_png(best, out/'coreset.png')
 
-    loop = {k:config[k] for k in LOOP} | dict(lr=config['lr']/(len(on.x) if config['scale']=='sum' else 1)) # a summed energy is M times as steep
+    loop = of(LOOP) | dict(lr=config['lr']/(len(on.x) if config['scale']=='sum' else 1)) if m.learns else dict(steps=0) # a summed energy is M times as steep
     kept = (f"the run in {out} is kept up to its last look, and the same command goes on with resume=True, where bf16=True or fewer processes (torchrun --nproc-per-node; the result is the same) need less; "
             "else begin one with a smaller ipc=, a narrower net= or fewer select_runs=")
     with within_memory(kept): s = outer(loss, on, judge, **loop, seed=seed, streams=streams, state=state and state.to(device), record=partial(once, write), progress=progress)
-    best = start._replace(x=s.best.cpu(), meta=meta | dict(step=s.at, held_out=s.score))
+    best = start._replace(x=s.best.cpu(), meta=on.meta | dict(step=s.at, held_out=s.score))
     once(finish)
     return best
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .core import Coreset, cache_folder, choose, provenance, registry
 from .data import Data, load, whole
-from .distill import ENERGY, LOOP, RUN, buffer_for, configure, distill, options_of
+from .distill import ENERGY, buffer_for, configure, distill, known_to
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluate
 from .fast import accelerate
@@ -35,7 +35,7 @@ def own(cell:dict) -> dict:
 
 def check(cell:dict) -> dict: # fields with their defaults -> with its configuration
     "One sentence for an unknown field or value, before anything runs"
-    known = RUN | LOOP | ENERGY | options_of(choose(cell['method'], registry(), 'method').make)
+    known = known_to(choose(cell['method'], registry(), 'method'))
     for k in cell: choose(k, [*CELL, *MARKS, *known], 'field')
     choose(cell['protocol'], PROTOCOLS, 'protocol')
     for k,lo in dict(ipc=1, seed=0, runs=1).items(): whole(k, cell[k], lo)
@@ -43,7 +43,7 @@ def check(cell:dict) -> dict: # fields with their defaults -> with its configura
     config = configure(cell['method'], cell['data'], cell['ipc'], **own(cell))
     if not isinstance(cell.get('nets', []), list): raise ValueError(f"nets: found {cell['nets']!r}; expected a list of networks")
     for net in (config['net'], *cell.get('nets', [])): choose(net.partition(':')[0], [*NETWORKS, 'torchvision'], 'net')
-    energy(None, config['loss'], config['scale'])
+    energy(None, **{k:config[k] for k in ENERGY if k in config})
     return cell | dict(config=config)
 
 # %% ../nbs/89_grid.ipynb #ef13e5e7
@@ -184,7 +184,7 @@ def ready(cell:dict, # as `cells` gives it
           device='auto', progress=False) -> Data:
     "A cell's data, once its experts are there"
     data = load(cell['data'], root=root, **{k:cell[k] for k in ('fold','zca','size') if cell[k] is not None})
-    if registry()[cell['method']].experts:
+    if registry()[cell['method']].draws(cell['config']):
         with held(cache_folder()/'experts'/f'.{kin(cell)}.lock', wait=True):
             buffer_for(data, network(cell['config']['net'], data.shape, data.K), cell['config']['experts'], auto(device), progress)
     return data
@@ -263,7 +263,7 @@ def prepare(cells, end, **options): # of `ready`
     "Make the buffers of some cells, each on one rank"
     def some(c):
         with until(end): ready(c, **options)
-    shared = {kin(c):c for c in cells if registry()[c['method']].experts}
+    shared = {kin(c):c for c in cells if registry()[c['method']].draws(c['config'])}
     dealt(lambda cells: each(some, cells), [*shared.values()])
 
 # %% ../nbs/89_grid.ipynb #1eec3fe0
