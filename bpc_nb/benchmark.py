@@ -112,17 +112,17 @@ class Workload(NamedTuple):
 
 def subject(w:Workload):
     "Network, coreset or data, and a generator: the same for every contender"
-    keep_memory()
     gen, n, shape = stream(0, 'benchmark'), 10*w.ipc or w.images, SHAPES[w.shape][0]
     return network(w.net, shape, 10), Coreset(torch.randn(n, *shape, generator=gen), torch.arange(n)%10), gen
 
 # %% ../nbs/86_benchmark.ipynb #8cb31aa2
-def outer_steps(make, w:Workload, **fast): # a method; `fast`: of `accelerate`
+def outer_steps(make, w:Workload, # a method
+                plain:bool=False, **fast): # plain: the network as it is; fast: of `accelerate`
     "An outer step, every time from the same images and parameters"
     net, S, gen = subject(w)
     theta = net.init(gen)
     pair = Pair(theta, theta + .01*torch.randn(theta.shape, generator=gen))
-    loss = make(Setup(energy(accelerate(net, **fast).apply), net, experts=pair), L=w.L, alpha=.04)
+    loss = make(Setup(energy((net if plain else accelerate(net, **fast)).apply), net, experts=pair), L=w.L, alpha=.04)
     state = State(S.x, torch.stack([0*S.x, 0*S.x]), S.x, S.x)
     return lambda: outer_step(state, S, loss, gen)[0].x
 
@@ -196,6 +196,7 @@ def sweep(parts, # from `products`
 def floor(dtype, w:Workload):
     "The multiplications of a workload, in the faster of two layouts"
     net, S, _ = subject(w)
+    keep_memory()
     M = len(S.x)
     batches, times = dict(step=(1, w.L), epoch=(-(-M//BATCH), EXPERTS), students=(-(-M//256), STUDENTS*w.epochs))[w.kind]
     lay = lambda layout: products(net, S.x[:M//batches], dtype, layout)
@@ -213,8 +214,8 @@ FLOORS = {'floor': partial(floor, torch.float32), 'floor bf16': partial(floor, t
 def formats(f): return {name:partial(f, **o) for name,o in FAST.items()}
 
 CONTENDERS = dict( # kind -> name -> function of a workload
-    step={'published recipe': partial(outer_steps, published), 'trajectory matching': partial(outer_steps, unrolled),
-          'forward KL': partial(outer_steps, forward_kl)} | formats(partial(outer_steps, cd)) | FLOORS,
+    step={'published recipe': partial(outer_steps, published, plain=True), 'published, memory kept': partial(outer_steps, published),
+          'trajectory matching': partial(outer_steps, unrolled, plain=True), 'forward KL': partial(outer_steps, forward_kl, plain=True)} | formats(partial(outer_steps, cd)) | FLOORS,
     epoch={'one by one': plain_experts} | formats(our_experts) | FLOORS,
     students={'one by one': plain_students} | formats(our_students) | FLOORS)
 
@@ -328,10 +329,10 @@ def report(found:dict) -> str: # from `bench`
     lines = [f"on {found['made']['cpu']}, threads: {found['made']['threads']}; against the others: speed, part of their memory"]
     for w in dict.fromkeys(r['workload'] for r in found['rows']):
         against = {b:max(13, len(b)+2) for v,_,b in said if v==w} # to the width of its column
-        lines += ['', w, f"{'':20}{'seconds':>9}{'CPU':>9}{'MB':>7}" + ''.join(b.rjust(n) for b,n in against.items())]
+        lines += ['', w, f"{'':24}{'seconds':>9}{'CPU':>9}{'MB':>7}" + ''.join(b.rjust(n) for b,n in against.items())]
         for r in (r for r in found['rows'] if r['workload']==w):
             cost = f"{r['seconds_median']:9.3f}{r['cpu_median']:9.3f}{r['peak_mb']:7.0f}" if r['seconds_median'] else f"  ended with code {r['ended']}"
-            lines.append((f"{r['contender']:20}{cost}" + ''.join(said.get((w, r['contender'], b), '').rjust(n) for b,n in against.items())).rstrip())
+            lines.append((f"{r['contender']:24}{cost}" + ''.join(said.get((w, r['contender'], b), '').rjust(n) for b,n in against.items())).rstrip())
     return '\n'.join(lines)
 
 # %% ../nbs/86_benchmark.ipynb #0624246e
