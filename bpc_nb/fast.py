@@ -141,7 +141,7 @@ class First(torch.autograd.Function):
     def forward(X, mean, cov, w, g, b, size, eps, compile): # as in `Patches`; w (B,C,J), g, b (B,C)
         h, w = (X@w.mT).unflatten(1, size), w.to(mean.dtype)
         cw = w@cov
-        m, r = (w*mean[:,None]).sum(-1), ((cw*w).sum(-1) + eps).rsqrt()
+        m, r = (w*mean[:,None]).sum(-1), ((cw*w).sum(-1).clamp(min=0) + eps).rsqrt()
         a = r*g; c = b - m*a
         return (compiled(squash) if compile else squash)(h, a, c), h, cw, m, r, a, c
     @staticmethod
@@ -184,13 +184,15 @@ class Bare(nn.Module):
         if d!='cpu' or x.shape[1]>3 or x.requires_grad: return F.conv2d(x.to(w.dtype).movedim(1, -1).contiguous().movedim(-1, 1), w, padding=self.pad) # channels last, spelled for vmap
         height = x.shape[2] + 2*self.pad[0] - self.size[0] + 1
         X, mean, cov = self.patches(x, w.dtype)
-        return Patches(X, mean, cov, F.pad(w.flatten(1), (0,1)).expand(len(x), -1, -1), (height, X.shape[1]//height))
+        return Patches(X, mean, cov, F.pad(w.movedim(1, -1).flatten(1), (0,1)).expand(len(x), -1, -1), (height, X.shape[1]//height))
     def patches(self, x, dtype):
         if self.kept is None or self.kept[0]() is not x or self.kept[1:3]!=(x._version, dtype):
-            X = F.pad(F.unfold(x, self.size, padding=self.pad).mT, (0,1), value=1.).to(dtype)
-            wide = X.to(torch.promote_types(dtype, torch.float32))
-            mean = wide.mean(1); off = wide - mean[:,None]
-            self.kept = ref(x), x._version, dtype, (X, mean, off.mT@off/X.shape[1])
+            wide = F.pad(x.to(dtype).movedim(1, -1), (0, 0, *2*self.pad[1:], *2*self.pad[:1])).contiguous() # (B,H,W,C)
+            X = wide.unfold(1, self.size[0], 1).unfold(2, self.size[1], 1).permute(0,1,2,4,5,3).flatten(3).flatten(1, 2)
+            X = F.pad(X, (0,1), value=1.)
+            Xf = X.to(torch.promote_types(dtype, torch.float32))
+            mean = Xf.mean(1)
+            self.kept = ref(x), x._version, dtype, (X, mean, Xf.mT@Xf/X.shape[1] - mean[:,:,None]*mean[:,None])
         return self.kept[3]
 
 class Fused(nn.Module):
