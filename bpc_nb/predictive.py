@@ -21,6 +21,7 @@ from .energy import energy
 from .evaluate import PROTOCOLS as STUDENTS, SIAMESE, predict, students
 from .metrics import ALL, FLOOR, accuracy, checked, nll, reliability, summary
 from .networks import Network, network
+from .progress import bar
 from .samplers.chains import Chains, sample, with_arviz
 from .samplers.hmc import acceptance, adapt, arrive, field, hmc, kinetic, leapfrog, momenta, start, uniform
 from .samplers.sghmc import sghmc
@@ -83,12 +84,14 @@ def starts(how:str, # 'student', 'init' or 'normal'
            coreset:Coreset, net:Network,
            chains:int, # how many
            train:str='quick', # protocol of the students
-           seed:int=0,
+           seed:int=0, progress:bool=False,
           ) -> Tensor: # (R,P)
     "Where chains begin"
     if chains<1: raise ValueError(f"chains: found {chains}; expected at least 1")
     choose(how, ('student','init','normal'), 'start')
-    if how=='student': return students(coreset, net, chains, seed=(seed, 'start'), **choose(train, STUDENTS, 'students'))
+    if how=='student':
+        o = choose(train, STUDENTS, 'students')
+        with bar(chains*o['epochs'], 'students', 'epoch', show=progress) as seen: return students(coreset, net, chains, seed=(seed, 'start'), tick=seen.update, **o)
     each = [stream(seed, 'start', r) for r in range(chains)]
     return torch.stack([net.init(g) if how=='init' else .1*torch.randn(net.P, generator=g) for g in each]).to(coreset.x.device)
 
@@ -100,17 +103,17 @@ def chains_of(coreset:Coreset, net:Network,
               prior:float, temperature:float, friction:float=.1,
               warm:int=0, # flights to find a step size in, before the others; 0: take eps
               theta:Tensor=None, # (R,P), where to start
-              seed:int=0) -> Chains: # `meta` has the step size that was used
+              seed:int=0, progress:bool=False) -> Chains: # `meta` has the step size that was used
     "Draws from the posterior of a coreset"
     E, gen = energy(net.apply, scale='sum', prior=prior), stream(seed, 'chains', device=coreset.x.device)
     if sampler=='hmc':
         make = lambda eps: hmc(lambda t: E(t, coreset), eps, steps, temperature=temperature, jitter=.1)
         eps, state = adapt(make, eps, theta, warm, gen) if warm else (eps, make(eps).init(theta))
-        return sample(make(eps), state, n, gen, burn, eps=eps)
+        return sample(make(eps), state, n, gen, burn, progress=progress, eps=eps)
     words = [w for w in SIAMESE.split('_') if w!='flip' or coreset.x.shape[1]>1] # a mirrored digit is another digit
     aug, other = augmentation('_'.join(words)), stream(seed, 'augment', device=coreset.x.device)
     alg = sghmc(lambda t: E(t, coreset._replace(x=aug(coreset.x, other))), eps, friction, temperature, steps)
-    return sample(alg, alg.init(theta), n, gen, burn, eps=eps)
+    return sample(alg, alg.init(theta), n, gen, burn, progress=progress, eps=eps)
 
 # %% ../nbs/32_predictive.ipynb #57009240
 def mixing(values, # (R,n), one number per draw
@@ -131,16 +134,16 @@ def predictive(coreset:Coreset, # what to judge
                net=None, # a `Network`, a spec or a factory; None: the one that the coreset was made with
                seed:int=0, # of starts and chains
                part:str='test', # 'test', or 'held' for selection
-               device='cpu',
+               device='cpu', progress:bool=False,
                **given, # settings of the protocol that are to be different
               ) -> dict: # plain values
     "Metrics of the posterior predictive of a coreset"
     S, data, net = ready(coreset, data, net, device)
     o = settings(protocol, max(1, len(S.x)//data.K), **given)
     x, y = (t.to(device) for t in getattr(data, choose(part, ('train','held','test'), 'part')))
-    if o['sampler']=='ensemble': c = Chains(starts('student', S, net, o['chains'], o['students'], seed)[None])
-    else: c = chains_of(S, net, **{k:v for k,v in o.items() if k not in ('chains','start','students')}, seed=seed,
-                        theta=starts(o['start'], S, net, o['chains'], o['students'], seed))
+    first = starts(o.get('start', 'student'), S, net, o['chains'], o['students'], seed, progress)
+    if o['sampler']=='ensemble': c = Chains(first[None])
+    else: c = chains_of(S, net, **{k:v for k,v in o.items() if k not in ('chains','start','students')}, seed=seed, theta=first, progress=progress)
     probs, loglik, acc = average(net, c.pooled(), S.x, x, y)
     mean = lambda t: None if t is None else t.double().mean().item()
     return summary(probs, y, ALL) | dict(accuracy_each=mean(acc), nll_each=-mean(loglik), draws=len(acc), acceptance=mean(c.acceptance) if o['sampler']=='hmc' else None,
