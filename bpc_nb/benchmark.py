@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['SHAPES', 'EXPERTS', 'STUDENTS', 'BATCH', 'FAST', 'FLOORS', 'CONTENDERS', 'QUICK', 'descend', 'published', 'Pair',
-           'unrolled', 'forward_kl', 'Workload', 'subject', 'outer_steps', 'plain_experts', 'plain_students',
-           'our_experts', 'our_students', 'products', 'sweep', 'floor', 'formats', 'peak', 'give_back', 'work', 'enter',
-           'turn', 'measure', 'summary', 'ratios', 'several', 'workloads', 'bench', 'report', 'bpc_bench']
+           'unrolled', 'forward_kl', 'plain_match', 'Workload', 'subject', 'outer_steps', 'plain_experts',
+           'plain_students', 'our_experts', 'our_students', 'products', 'sweep', 'floor', 'formats', 'peak',
+           'give_back', 'work', 'enter', 'turn', 'measure', 'summary', 'ratios', 'several', 'workloads', 'bench',
+           'report', 'bpc_bench']
 
 # %% ../nbs/86_benchmark.ipynb #0c105880
 import ctypes, os, re, subprocess, sys, time, timeit
@@ -89,6 +90,16 @@ def forward_kl(setup:Setup, L:int=20, alpha:float=.04, # as in `published`
         g = sum(torch.autograd.grad(E(near(pos), S) - E(near(neg), S), S.x)[0] for _ in range(samples))/samples
         return (g*S.x).sum()
     return loss
+
+# %% ../nbs/86_benchmark.ipynb #059d7ce9
+def plain_match(module:nn.Module, S:Coreset, D): # D: real images x and labels y
+    "Distance of gradients, class by class, in one graph"
+    ps, total = list(module.parameters()), 0.
+    slopes = lambda T, k, **graph: torch.autograd.grad(F.cross_entropy(module(T.x[T.y==k]), T.y[T.y==k]), ps, **graph)
+    for k in S.y.unique():
+        for a,b in zip(slopes(S, k, create_graph=True), slopes(D, k)):
+            if a.ndim > 1: total = total + (1 - (a*b).flatten(1).sum(1)/(a.flatten(1).norm(dim=1)*b.flatten(1).norm(dim=1) + 1e-6)).sum()
+    return total
 
 # %% ../nbs/86_benchmark.ipynb #90b8d368
 SHAPES = dict( # name -> an image (C,H,W), images to train on

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['STARTS', 'OPTIMISERS', 'LOOP', 'ENERGY', 'RUN', 'LOOKS', 'HOW', 'Setup', 'Method', 'start_real', 'start_mix',
            'start_noise', 'sgd_step', 'adam_step', 'State', 'save_state', 'load_state', 'streams_of', 'one_each',
-           'slope', 'outer_step', 'outer', 'options_of', 'choices', 'known_to', 'recipe', 'configure', 'buffer_for',
-           'looks', 'keep_look', 'distill', 'how', 'forget', 'begin']
+           'slope', 'outer_step', 'Episode', 'episode', 'outer', 'options_of', 'choices', 'known_to', 'recipe',
+           'configure', 'buffer_for', 'looks', 'keep_look', 'distill', 'how', 'forget', 'begin']
 
 # %% ../nbs/40_distill.ipynb #b3d8af82
 import hashlib, inspect, json, math, tempfile, warnings
@@ -42,8 +42,8 @@ class Setup(NamedTuple):
 # %% ../nbs/40_distill.ipynb #b9d99625
 class Method(NamedTuple):
     "A way to learn a coreset"
-    make: Callable       # `(setup, **options) -> loss(coreset, gen)`; its signature lists the options
-    recipes: dict = {}   # (data set, ipc) -> options that differ from the defaults; (data set, None) for any ipc
+    make: Callable       # `(setup, **options) -> loss(coreset, gen)`, or an `Episode`; its signature lists the options
+    recipes: dict = {}   # (data set, ipc) -> options that differ from the defaults; None for any
     experts: bool|Callable = True # whether it draws from expert trajectories, or `(its options) -> bool`
     learns: bool = True  # False: `make` gives no loss but `(coreset, gen) -> coreset`, which chooses real images instead of random ones
 
@@ -130,16 +130,35 @@ def slope(loss:Callable, # `(coreset, gen) -> scalar`
 
 # %% ../nbs/40_distill.ipynb #98841651
 def outer_step(s:State, coreset:Coreset, # labels, weights; its x is not used
-               loss:Callable, # `(coreset, gen) -> scalar`
+               loss:Callable, # `(coreset, gen) -> scalar`, or an `Episode`
                gen, # source of randomness, or a list of them, one for each stream
                lr:float=1., momentum:float=.5, optimiser:str='sgd', average:float=0.): # options as in `outer`
     "Move the images down the gradient of the loss: `(state, value of the loss)`"
-    g, value = slope(loss, coreset, s.x, gen if isinstance(gen, list) else [gen])
+    gens = gen if isinstance(gen, list) else [gen]
+    if isinstance(loss, Episode): return episode(s, coreset, loss, gens, lr, momentum, optimiser, average)
+    g, value = slope(loss, coreset, s.x, gens)
     x, moments = OPTIMISERS[optimiser](s.x, s.moments, len(s.x)*g, lr*s.slow, s.step, momentum)
     return s._replace(x=x, moments=moments, mean=average*s.mean + (1-average)*x, step=s.step+1), value.item()
 
+# %% ../nbs/40_distill.ipynb #0cd5828e
+class Episode(NamedTuple):
+    "A loss that takes a network along"
+    init: Callable # `(coreset, gen) -> companion`: a fresh network and what belongs to it
+    loss: Callable # `(coreset, gen, companion) -> scalar`
+    step: Callable # `(coreset, gen, companion) -> companion`, once the images have moved; None: the episode is over
+
+def episode(s:State, coreset:Coreset, e:Episode, gens, *options): # options of `outer_step`
+    "An outer step that is a whole episode: `(state, mean value of the loss)`"
+    first, values = s.step, []
+    nets, over = {g:e.init(coreset._replace(x=s.x), g) for g in share(gens)}, 0
+    while not over:
+        s, value = outer_step(s, coreset, lambda S, gen: e.loss(S, gen, nets[gen]), gens, *options)
+        nets, values = {g:e.step(coreset._replace(x=s.x), g, n) for g,n in nets.items()}, values + [value]
+        over = total(torch.tensor(sum(n is None for n in nets.values()), device=s.x.device)).item()
+    return s._replace(step=first+1), sum(values)/len(values)
+
 # %% ../nbs/40_distill.ipynb #cf8efeb1
-def outer(loss:Callable, # `(coreset, gen) -> scalar`
+def outer(loss:Callable, # `(coreset, gen) -> scalar`, or an `Episode`
           coreset:Coreset, # where to start
           judge:Callable, # `(coreset) -> dict` with 'accuracy_mean', on held-out data
           steps:int=1000, # outer steps; the published code makes 5000
@@ -212,7 +231,7 @@ def recipe(method:str, data:str, ipc:int) -> dict: # data: name of the data set
     "The options that a method's chapter recommends for a data set and ipc"
     r = registry()[method].recipes
     name = data.split()[0]
-    return r.get((name, None), {}) | r.get((name, ipc), {})
+    return r.get((None, None), {}) | r.get((name, None), {}) | r.get((name, ipc), {})
 
 # %% ../nbs/40_distill.ipynb #02ffad05
 def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of the data set
@@ -283,7 +302,7 @@ def distill(method:str='cd', # a name in `bpc list`
     E = energy(fast.apply, **of(ENERGY))
     if needs and not buffer: buffer = buffer_for(data, net, config['experts'], device, progress)
     if buffer: same_on_all({f'finished trajectories in {buffer.folder}': len(buffer.complete)}) # a folder that all of them see
-    loss = m.make(Setup(E, net, data, buffer, energy(fast.apply, **of(['loss']), scale='sum')), **of(options_of(m.make)))
+    loss = m.make(Setup(E, fast, data, buffer, energy(fast.apply, **of(['loss']), scale='sum')), **of(options_of(m.make)))
     meta = head | dict(net=net.name, experts=buffer and {k:v for k,v in buffer.index.items() if k!='made'}, made=provenance())
     on = start._replace(x=start.x.to(device), y=start.y.to(device), meta=meta)
     if not m.learns: on = loss(on, stream(seed, 'choice'))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SAID', 'keep_memory', 'guarded', 'compiled', 'last', 'pixels', 'at', 'cells', 'spread', 'total', 'block',
            'block_back', 'block_plain', 'once_more', 'several', 'Block', 'squash', 'unsquash', 'First', 'Patches',
-           'Bare', 'Fused', 'fusible', 'fuse', 'accelerate', 'compile_network']
+           'Bare', 'Fused', 'fusible', 'fuse', 'accelerate', 'lowered', 'compile_network']
 
 # %% ../nbs/15_fast.ipynb #4186e3c5
 import ctypes, warnings
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from .networks import Network, cut
+from .networks import Network, cut, opened
 
 # %% ../nbs/15_fast.ipynb #c241be9f
 def keep_memory(mb:int=1024): # buffers up to this size are kept
@@ -225,13 +225,18 @@ def accelerate(net:Network, bf16:bool=False, # convolutions and products in bflo
               ) -> Network:
     "The same network, computed faster"
     keep_memory()
-    apply = compile_network(net) if compile else net.apply
-    def low(theta, x, stats=None):
-        with torch.autocast(x.device.type, torch.bfloat16): return apply(theta, x, stats).float()
-    return net._replace(apply=low if bf16 else apply)
+    apply, features = compile_network(net) if compile else (net.apply, net.features)
+    low = lambda f: f and (lambda theta, x, *stats: lowered(f, theta, x, *stats)) if bf16 else f
+    return net._replace(apply=low(apply), features=low(features))
 
-def compile_network(net:Network): # `apply`, as a network's
+def lowered(f, theta, x, *stats):
+    "Logits or features, computed in bfloat16"
+    with torch.autocast(x.device.type, torch.bfloat16): out = f(theta, x, *stats)
+    return out.float() if torch.is_tensor(out) else [o.float() for o in out]
+
+def compile_network(net:Network): # `apply` and `features`, as a network's
     "Its blocks fused, or, where it has none, all of it compiled"
-    if (module := fuse(net.build(), compile=True)) is None: return compiled(net.apply)
+    if (module := fuse(net.build(), compile=True)) is None: return compiled(net.apply), net.features
     for f in block, block_back, squash, unsquash: compiled(f) # loads the compiler
-    return lambda theta, x, stats=None: functional_call(module, cut(net.name, net.shapes, theta), (x,))
+    call = lambda module: module and (lambda theta, x, stats=None: functional_call(module, cut(net.name, net.shapes, theta), (x,)))
+    return call(module), call(opened(module))
