@@ -337,7 +337,7 @@ def distill(method:str='cd', # a name in `bpc list`
     def finish():
         best.save(out/'coreset.safetensors'); save_png(best, out/'coreset.png')
 
-    if not state: once(seen, on.x, 0, None)
+    if m.learns and not state: once(seen, on.x, 0, None)
     loop = of(LOOP) | dict(lr=config['lr']/(len(on.x) if config['scale']=='sum' else 1)) if m.learns else dict(steps=0) # a summed energy is M times as steep
     kept = (f"the run in {out} is kept up to its last look, and the same command goes on with resume=True, where bf16=True or fewer processes (torchrun --nproc-per-node; the result is the same) need less; "
             "else begin one with a smaller ipc=, a narrower net= or fewer select_runs=")
