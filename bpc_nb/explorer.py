@@ -254,12 +254,13 @@ def with_widgets():
 def controls(c:dict) -> dict: # c: a run's config
     "The sliders of a page, set as the run was"
     W, wide = with_widgets(), dict(style=dict(description_width='110px'), layout=dict(width='420px'))
-    warm = (0., *(10.**-k for k in range(8, 0, -1)), .25, .5, 1.)
+    def among(name, own, values): # the run's own value is one of them
+        return W.SelectionSlider(options=[(f'{v:.3g}', v) for v in sorted({own, *values})], value=own, description=name, **wide)
     return dict(step=W.SelectionSlider(options=[0], description='outer step', **wide),
                 n=W.IntSlider(0, 0, 20, description='draw', **wide),
                 L=W.IntSlider(c.get('L', 20), 0, max(50, c.get('L', 20)), description='L', **wide),
-                alpha=W.FloatLogSlider(c.get('alpha', .04), min=-4, max=0, step=.05, readout_format='.3g', description='alpha', **wide),
-                temperature=W.SelectionSlider(options=[(f'{t:g}', t) for t in warm], value=min(warm, key=lambda t: abs(t-c.get('temperature', 0.))), description='temperature', **wide))
+                alpha=among('alpha', c.get('alpha', .04), [10**(k/10) for k in range(-40, 1)]),
+                temperature=among('temperature', c.get('temperature', 0.), [0., *(10.**-k for k in range(8, 0, -1)), .25, .5, 1.]))
 
 # %% ../nbs/85_explorer.ipynb #dabcc99f
 def moving(views:list) -> tuple: # (widget, `refresh()`, the sliders)
@@ -276,9 +277,9 @@ def moving(views:list) -> tuple: # (widget, `refresh()`, the sliders)
             s['step'].options = steps
             s['step'].value = steps[-1] if follows or old not in steps else old
         lines()
+    refresh(); draw()
     for w in s.values(): w.observe(draw, 'value')
     s['step'].observe(lines, 'value')
-    refresh(); draw()
     chain = [W.HTML('<b>Langevin chain of one draw</b>'), *(s[k] for k in ('n','L','alpha','temperature')), W.HBox(bottom)]
     return W.VBox([s['step'], W.HBox(top), curves, *chain]), refresh, s
 

@@ -1,5 +1,5 @@
 """The explorer in a real browser: Voila serves a run, Chromium moves a slider, another picture appears; and what is no run."""
-import json, os, re, shutil, signal, socket, subprocess, sys, threading, time
+import json, os, re, shutil, signal, socket, subprocess, sys, time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -88,8 +88,10 @@ def test_a_slider_moves_and_the_picture_changes(page):
         until(page, figures, old)
     images = tiles(page)
     slide(page, 'outer step', 'ArrowLeft')
-    assert len(until(page, tiles, images)) == 10
+    other = until(page, tiles, images)
+    assert len(other) == 10
     slide(page, 'outer step', 'ArrowRight')
+    assert until(page, tiles, other) == images
     if out := os.environ.get('SHOT'): page.screenshot(path=out)
 
 
@@ -106,7 +108,7 @@ def test_a_page_follows_its_run(page, runs):
     shutil.copy(looks/'000000.safetensors', looks/'000060.safetensors') # as if it had gone on, to other images
     until(page, tiles, images)
     (looks/'000060.safetensors').unlink()
-    until(page, lambda p: len(set(tiles(p)) & set(images)), 0)
+    until(page, lambda p: tiles(p) == images, False)
 
 
 @in_browser
