@@ -117,7 +117,7 @@ def as_png(pixels:Tensor) -> bytes: # (C,H,W) in [0,1]
     image(pixels).save(f := BytesIO(), 'PNG')
     return f.getvalue()
 
-STYLE = '''<style>.bpc{display:flex;flex-wrap:wrap;gap:3px;max-width:640px;margin-bottom:2.4em} .bpc div{position:relative;line-height:0}
+STYLE = '''<style>.bpc{display:flex;flex-wrap:wrap;gap:3px;max-width:640px;margin:0 24px 2.4em 0} .bpc div{position:relative;line-height:0}
 .bpc img{width:56px;height:56px;image-rendering:pixelated} .bpc div:hover::after{content:attr(data-tip);position:absolute;z-index:9;top:100%;left:0;
 background:#333;color:#fff;font:12px/1.3 sans-serif;padding:3px 6px;white-space:pre}</style>'''
 
@@ -268,7 +268,9 @@ def moving(views:list) -> tuple: # (widget, `refresh()`, the sliders)
     W, s = with_widgets(), controls(views[0].run.config)
     top, bottom, curves = [W.HTML() for _ in views], [W.HTML() for _ in views], W.HTML()
     def draw(_=None):
-        for v,a,b in zip(views, top, bottom): a.value, b.value = snapshot(v, **{k:w.value for k,w in s.items()})
+        for v,a,b in zip(views, top, bottom):
+            images, chain = snapshot(v, **{k:w.value for k,w in s.items()})
+            a.value, b.value = f'<b>{escape(v.run.name)}</b>'*(len(views)>1) + images, chain
     def lines(_=None): curves.value = as_html(draw_curves([v.run for v in views], s['step'].value))
     def refresh():
         steps = sorted({n for v in views for n in seen(v.run)}) or [0]
