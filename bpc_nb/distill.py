@@ -199,7 +199,7 @@ def outer(loss:Callable, # `(coreset, gen) -> scalar`, `Learned`, or an `Episode
                 if good.slow < 1: raise ValueError(f"lr, alpha: the loss is not finite at step {s.step} again, with lr halved; lower lr (now {lr}) or the step of the chain")
                 warnings.warn(f"the loss was not finite at step {s.step}: back to step {good.step}, with lr halved to {lr/2}")
                 s = good = good._replace(slow=.5); values = []
-                bar.reset(steps); bar.update(s.step); continue
+                bar.n = bar.last_print_n = s.step; continue
             s, values = new, values + [value]
             bar.set_postfix(dict(loss=f'{value:.3g}', held_out=f'{looked:.3f}'), refresh=False)
             bar.update(1)
