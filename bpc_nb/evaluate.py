@@ -16,7 +16,7 @@ from .core import Coreset, choose, stream
 from .data import Data, match
 from .energy import energy
 from .metrics import summary
-from .networks import Network, network
+from .networks import Network, network, together
 from .ranks import dealt
 from .train import Trained, train
 
@@ -43,7 +43,7 @@ def students(coreset:Coreset, # what they see
     runs = range(runs) if isinstance(runs, int) else runs
     theta = torch.stack([net.init(stream(seed, 'student', r)) for r in runs]).to(coreset.x.device)
     if coreset.x.shape[1]==1: augment = '_'.join(a for a in augment.split('_') if a!='flip')
-    if at_once is None: at_once = theta.is_cuda or net.P < 30_000
+    if at_once is None: at_once = together(net, theta.device)
     tensors = [t for t in (coreset.x, coreset.y, coreset.w) if t is not None]
     state, half = Trained(theta, torch.zeros_like(theta)), epochs//2 + 1
     gens = lambda e: [stream(seed, 'student', r, 'epoch', e, device=coreset.x.device) for r in runs]
