@@ -29,6 +29,7 @@ class Broken(Exception): "A chapter that cannot become a page"
 # --- chapters ------------------------------------------------------------------------------------------------------------------
 def parts(stems) -> dict:
     "Part -> its chapters in order"
+    stems = [*stems]
     out = {title:[s for s in sorted(stems) if any(fnmatch(s, p) for p,t in PARTS.items() if t==title)] for title in PARTS.values()}
     return {t:c for t,c in out.items() if c}
 
@@ -115,8 +116,9 @@ class Book:
         at, coded = self.tags.get((self.family(stem), n), []), {s for s,_ in self.code.get((self.family(stem), n), [])}
         return stem if stem in at else min(at, key=lambda s: (s=='index', s.startswith('0'), s not in coded, s), default=None)
 
-    def find(self, stem, name): # `langevin`, `Coreset.save`, `bpc distill ...` -> (chapter, name), or None
-        "Where what a chapter calls `name` is defined"
+    def find(self, stem, said): # `langevin`, `Coreset.save`, `bpc distill ...` -> (chapter, name), or None
+        "Where what a chapter calls by a name is defined"
+        name, called, _ = (said.strip()).partition('(')
         if m := re.match(r'bpc ([a-z]+)\b', name): name = f'bpc_{m[1]}'
         name = name.removeprefix('bpc_nb.')
         if (m := name.rpartition('.'))[0] in self.modules and m[2] in self.defined[self.modules[m[0]]]: return self.modules[m[0]], m[2]
@@ -127,7 +129,7 @@ class Book:
             s, n = self.imported[stem][name]
             return (s, n) if n in self.defined[s] else None
         found = [s for s,d in self.defined.items() if name in d]
-        return (found[0], name) if len(found)==1 and len(name) > 2 else None
+        return (found[0], name) if len(found)==1 and (called or re.search('_|[A-Z]', name)) else None # a word may be just a word
 
 def cited(text) -> list:
     "Numbers of the equations that a text cites without naming another paper"
@@ -141,55 +143,38 @@ def foreign(text, m): return re.search(r'(\d{4}|paper \d+|et al\.)[,)]* *$', tex
 def comments(source) -> dict: # line -> text
     return {t.start[0]:t.string.lstrip('# ') for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type==tokenize.COMMENT}
 
-def cells_of(d, said) -> list: # rows of (name, kind, default, about)
-    "Arguments of a function, fields of a class"
-    show = lambda node: '' if node is None else f'`{ast.unparse(node)}`'.replace('|', '\\|')
-    if isinstance(d, ast.ClassDef):
-        return [(f'`{f.target.id}`', show(f.annotation), show(f.value), said.get(f.end_lineno, '')) for f in d.body if isinstance(f, ast.AnnAssign)]
+def arguments(d, said) -> list: # rows of (name, type, default, about)
+    "Arguments of a function and what it returns, or fields of a class"
+    show = lambda node: '' if node is None else f'`{ast.unparse(node)}`'
+    if isinstance(d, ast.ClassDef): return [(f'`{f.target.id}`', show(f.annotation), show(f.value), said.get(f.end_lineno, '')) for f in d.body if isinstance(f, ast.AnnAssign)]
     a = d.args
-    both = [*zip(a.posonlyargs + a.args, [None]*(len(a.posonlyargs + a.args)-len(a.defaults)) + a.defaults), *zip(a.kwonlyargs, a.kw_defaults)]
-    both = sorted(both + [(v, None) for v in (a.vararg, a.kwarg) if v], key=lambda p: (p[0].lineno, p[0].col_offset))
+    both = [*zip(a.posonlyargs + a.args, [None]*(len(a.posonlyargs + a.args)-len(a.defaults)) + a.defaults), *zip(a.kwonlyargs, a.kw_defaults), *((v, None) for v in (a.vararg, a.kwarg) if v)]
+    both = sorted(both, key=lambda p: (p[0].lineno, p[0].col_offset))
     ends = [(v or p).end_lineno for p,v in both]
-    return [(f'`{p.arg}`', show(p.annotation), show(v), said.get(e, '') if e not in ends[i+1:] else '') for i,((p,v),e) in enumerate(zip(both, ends))]
-
-def returned(d, said):
-    "What is said behind the end of a signature"
-    if isinstance(d, ast.ClassDef): return None
-    last = max([d.lineno, *(n.end_lineno for n in ast.walk(d.args) if hasattr(n, 'end_lineno'))])
-    line = next((l for l in range(last, d.body[0].lineno+1) if l in said and l >= last), None) if d.body[0].lineno > last else None
-    own = None if line is None or (line==last and cells_of(d, said) and cells_of(d, said)[-1][3]) else said[line]
-    kind = f'`{ast.unparse(d.returns)}`'.replace('|', '\\|') if d.returns else ''
-    return (kind, own or '') if kind or own else None
+    after = d.returns.end_lineno if d.returns else next((l for l in range(max([d.lineno, *ends])+1, d.body[0].lineno) if l in said), None) # the line that closes the signature
+    rows = [(f'`{p.arg}`', show(p.annotation), show(v), said.get(e, '') if e not in ends[i+1:] and e!=after else '') for i,((p,v),e) in enumerate(zip(both, ends))]
+    return rows + [('*returns*', show(d.returns), '', said.get(after, ''))]*bool(d.returns or after)
 
 def reference(book, stem, cell) -> str:
     "What an exported cell's functions take, folded away beside their code"
     said, out = comments(cell.source), []
     for d in code(cell):
         if not isinstance(d, (ast.FunctionDef, ast.ClassDef)): continue
-        about = (ast.get_docstring(d) or '').strip()
-        rows, back = cells_of(d, said), returned(d, said)
-        kind = 'class' if isinstance(d, ast.ClassDef) else 'function'
-        out.append(f'**{{.api-name}}`{d.name}`** ' .replace('{.api-name}', '') + prose(book, stem, about.splitlines()[0] if about else '') + equations_of(book, stem, d.name))
-        if rows or back:
-            table = [*rows] + ([('*returns*', back[0], '', back[1])] if back else [])
-            out.append('\n'.join([f"| {'field' if kind=='class' else 'argument'} | type | default | |", '|---|---|---|---|', *('| ' + ' | '.join(c.replace('$', '\\$') if j==3 else c for j,c in enumerate(r)) + ' |' for r in table)]))
-    if not out: return ''
+        rows, about = arguments(d, said), (ast.get_docstring(d) or '').strip().partition('\n')[0]
+        out.append(f'**`{d.name}`** ' + prose(book, stem, about, {r[0].strip('`') for r in rows}))
+        head = ['field' if isinstance(d, ast.ClassDef) else 'argument', 'type', 'default', '']
+        if rows: out.append('\n'.join('| ' + ' | '.join(c.replace('|', '\\|').replace('$', '\\$') for c in r) + ' |' for r in (head, ['---']*4, *rows)))
     called = ', '.join(d.name for d in code(cell) if isinstance(d, (ast.FunctionDef, ast.ClassDef)))
-    return f'<details class="api"><summary><code>{called}</code></summary>\n\n' + '\n\n'.join(out) + '\n\n</details>'
-
-def equations_of(book, stem, name) -> str:
-    "Links from a function to the equations it implements"
-    to = [(n, at) for (f, n),fs in book.code.items() if (stem, name) in fs and (at := book.equation(stem, n))]
-    return ''.join(f' [→ Eq. {n}](#eq-{at}-{n})' for n,at in to)
+    return f'<details class="api"><summary>arguments of <code>{called}</code></summary>\n\n' + '\n\n'.join(out) + '\n\n</details>' if out else ''
 
 
 # --- pages ---------------------------------------------------------------------------------------------------------------------
 SPANS = re.compile(r'(^(?:```|~~~).*?^(?:```|~~~) *$|^(?: {4}|\t).*?$|\$\$.*?\$\$|(?<![\\$])\$[^$\n]+\$|!?\[(?:[^\[\]]|\[[^\]]*\])*\]\([^)]*\)|<[^>]+>)', re.S | re.M)
 
-def prose(book, stem, text) -> str:
+def prose(book, stem, text, args=()) -> str: # args: names that mean something else here
     "Names and equation numbers of a text become links; code, formulas and links stay as they are"
     def name(m):
-        at = book.find(stem, m[1].split('(')[0].strip())
+        at = None if m[1] in args else book.find(stem, m[1])
         mod = book.modules.get(m[1].removeprefix('bpc_nb.'))
         return f'[{m[0]}](#{label(*at)})' if at else f'[{m[0]}]({mod}.ipynb)' if mod and m[1].startswith('bpc_nb.') else m[0]
     def number(text): return lambda m: m[0] if foreign(text, m) else re.sub(r'(?:Eqs?\. )?\d+', lambda k: link(k[0]), m[0])
@@ -227,14 +212,14 @@ def page(book, stem):
         c = nbformat.from_dict(c)
         c.source = '\n'.join(l for l in c.source.splitlines() if not l.startswith('#|')).strip()
         c.metadata.tags = [t for k,v,t in (('echo','false','remove-input'), ('output','false','remove-output'), ('code-fold','true','hide-input')) if d.get(k)==v]
-        if exported(c := c) or 'export' in d or 'exports' in d:
+        if exported(nb.cells[i]):
             defined = names(nb.cells[i])
             if not defined: c.metadata.tags.append('hide-input'); c.metadata.mystnb = dict(code_prompt_show='Imports', code_prompt_hide='Imports')
             else:
                 c.metadata.tags.append('exported')
                 add(i, new_markdown_cell('\n'.join(f'({label(stem, n)})=' for n in dict.fromkeys(defined))))
         add(i, c)
-        if ('export' in d or 'exports' in d) and (ref := reference(book, stem, nb.cells[i])): add(i, new_markdown_cell(ref))
+        if exported(nb.cells[i]) and (ref := reference(book, stem, nb.cells[i])): add(i, new_markdown_cell(ref))
     return new_notebook(cells=out, metadata=dict(kernelspec=dict(name='python3', display_name='Python 3', language='python'), language_info=dict(name='python'))), source
 
 def listing(book) -> str:

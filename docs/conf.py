@@ -35,7 +35,6 @@ html_css_files = ['book.css']
 html_show_sourcelink = False
 html_copy_source = False
 copybutton_exclude = '.linenos, .gp, .go'
-html_theme_options = dict(source_repository=cfg['git_url'], source_branch=cfg['branch'], source_directory='nbs/')
 
 
 def typeset(visit):
