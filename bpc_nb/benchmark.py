@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SHAPES', 'EXPERTS', 'STUDENTS', 'BATCH', 'FAST', 'FLOORS', 'CONTENDERS', 'QUICK', 'descend', 'published', 'Pair',
-           'unrolled', 'forward_kl', 'Workload', 'subject', 'outer_steps', 'plain_experts', 'plain_students',
-           'our_experts', 'our_students', 'products', 'sweep', 'floor', 'formats', 'peak', 'give_back', 'take_back',
-           'work', 'enter', 'turn', 'measure', 'summary', 'ratios', 'several', 'workloads', 'bench', 'report',
-           'bpc_bench']
+           'unrolled', 'forward_kl', 'plain_match', 'Workload', 'subject', 'outer_steps', 'plain_experts',
+           'plain_students', 'our_experts', 'our_students', 'products', 'sweep', 'floor', 'formats', 'peak',
+           'give_back', 'work', 'enter', 'turn', 'measure', 'summary', 'ratios', 'several', 'workloads', 'bench',
+           'report', 'bpc_bench']
 
 # %% ../nbs/86_benchmark.ipynb #0c105880
 import ctypes, os, re, subprocess, sys, time, timeit
@@ -91,6 +91,16 @@ def forward_kl(setup:Setup, L:int=20, alpha:float=.04, # as in `published`
         return (g*S.x).sum()
     return loss
 
+# %% ../nbs/86_benchmark.ipynb #059d7ce9
+def plain_match(module:nn.Module, S:Coreset, D): # D: real images x and labels y
+    "Distance of gradients, class by class, in one graph"
+    ps, total = list(module.parameters()), 0.
+    slopes = lambda T, k, **graph: torch.autograd.grad(F.cross_entropy(module(T.x[T.y==k]), T.y[T.y==k]), ps, **graph)
+    for k in S.y.unique():
+        for a,b in zip(slopes(S, k, create_graph=True), slopes(D, k)):
+            if a.ndim > 1: total = total + (1 - (a*b).flatten(1).sum(1)/(a.flatten(1).norm(dim=1)*b.flatten(1).norm(dim=1) + 1e-6)).sum()
+    return total
+
 # %% ../nbs/86_benchmark.ipynb #90b8d368
 SHAPES = dict( # name -> an image (C,H,W), images to train on
     cifar=((3,32,32), 50_000), mnist=((1,28,28), 60_000), digits=((1,8,8), 1_297))
@@ -113,17 +123,17 @@ class Workload(NamedTuple):
 
 def subject(w:Workload):
     "Network, coreset or data, and a generator: the same for every contender"
-    keep_memory()
     gen, n, shape = stream(0, 'benchmark'), 10*w.ipc or w.images, SHAPES[w.shape][0]
     return network(w.net, shape, 10), Coreset(torch.randn(n, *shape, generator=gen), torch.arange(n)%10), gen
 
 # %% ../nbs/86_benchmark.ipynb #8cb31aa2
-def outer_steps(make, w:Workload, **fast): # a method; `fast`: of `accelerate`
+def outer_steps(make, w:Workload, # a method
+                plain:bool=False, **fast): # plain: the network as it is; fast: of `accelerate`
     "An outer step, every time from the same images and parameters"
     net, S, gen = subject(w)
     theta = net.init(gen)
     pair = Pair(theta, theta + .01*torch.randn(theta.shape, generator=gen))
-    loss = make(Setup(energy(accelerate(net, **fast).apply), net, experts=pair), L=w.L, alpha=.04)
+    loss = make(Setup(energy((net if plain else accelerate(net, **fast)).apply), net, experts=pair), L=w.L, alpha=.04)
     state = State(S.x, torch.stack([0*S.x, 0*S.x]), S.x, S.x)
     return lambda: outer_step(state, S, loss, gen)[0].x
 
@@ -197,6 +207,7 @@ def sweep(parts, # from `products`
 def floor(dtype, w:Workload):
     "The multiplications of a workload, in the faster of two layouts"
     net, S, _ = subject(w)
+    keep_memory()
     M = len(S.x)
     batches, times = dict(step=(1, w.L), epoch=(-(-M//BATCH), EXPERTS), students=(-(-M//256), STUDENTS*w.epochs))[w.kind]
     lay = lambda layout: products(net, S.x[:M//batches], dtype, layout)
@@ -214,8 +225,8 @@ FLOORS = {'floor': partial(floor, torch.float32), 'floor bf16': partial(floor, t
 def formats(f): return {name:partial(f, **o) for name,o in FAST.items()}
 
 CONTENDERS = dict( # kind -> name -> function of a workload
-    step={'published recipe': partial(outer_steps, published), 'trajectory matching': partial(outer_steps, unrolled),
-          'forward KL': partial(outer_steps, forward_kl)} | formats(partial(outer_steps, cd)) | FLOORS,
+    step={'published recipe': partial(outer_steps, published, plain=True), 'published, memory kept': partial(outer_steps, published),
+          'trajectory matching': partial(outer_steps, unrolled, plain=True), 'forward KL': partial(outer_steps, forward_kl, plain=True)} | formats(partial(outer_steps, cd)) | FLOORS,
     epoch={'one by one': plain_experts} | formats(our_experts) | FLOORS,
     students={'one by one': plain_students} | formats(our_students) | FLOORS)
 
@@ -232,10 +243,6 @@ def give_back():
     "Hand freed memory back to the system"
     with suppress(AttributeError, OSError, TypeError): ctypes.CDLL(None).malloc_trim(0) # glibc has it
 
-def take_back(mb:float): # that the process shall hold
-    "Take memory, and have it free to use"
-    [torch.ones(1<<18) for _ in range(int(mb - peak('VmRSS')))] # each about 1 MB
-
 # %% ../nbs/86_benchmark.ipynb #9c9d63fa
 def work():
     "What a contender's process does: a line of JSON for every line that comes in"
@@ -247,11 +254,11 @@ def work():
     makes['ours' if name in FAST else name](tiny)() # the rehearsal
     go, before, most = makes[name](w), peak(), 0
     for _ in sys.stdin:
-        take_back(most)
+        go()
+        most = most or peak()
         seconds, cpu = time.perf_counter(), time.process_time()
         go()
         seconds, cpu = time.perf_counter()-seconds, time.process_time()-cpu
-        most = most or peak() # of the first turn: later ones are not on fresh memory
         print(dumps(dict(seconds=seconds, cpu=cpu, peak_mb=most-before, before_mb=before, threads=torch.get_num_threads())), file=out, flush=True)
         give_back()
 
@@ -276,7 +283,7 @@ def measure(w:Workload, names, # of contenders
     with ExitStack() as stack:
         ps = {c:stack.enter_context(enter(c, w, threads)) for c in names}
         stack.callback(lambda: [p.kill() for p in ps.values()])
-        rounds = [{c:turn(p) for c,p in ps.items()} for _ in range(repeats+1)][1:]
+        rounds = [{c:turn(p) for c,p in ps.items()} for _ in range(repeats)]
         return [summary(c, w, [r[c] for r in rounds], None if rounds[-1][c] else p.wait()) for c,p in ps.items()]
 
 def summary(contender:str, w:Workload, rounds, code=None) -> dict: # rounds: what `turn` returned; code: how it ended, if it did
@@ -333,10 +340,10 @@ def report(found:dict) -> str: # from `bench`
     lines = [f"on {found['made']['cpu']}, threads: {found['made']['threads']}; against the others: speed, part of their memory"]
     for w in dict.fromkeys(r['workload'] for r in found['rows']):
         against = {b:max(13, len(b)+2) for v,_,b in said if v==w} # to the width of its column
-        lines += ['', w, f"{'':20}{'seconds':>9}{'CPU':>9}{'MB':>7}" + ''.join(b.rjust(n) for b,n in against.items())]
+        lines += ['', w, f"{'':24}{'seconds':>9}{'CPU':>9}{'MB':>7}" + ''.join(b.rjust(n) for b,n in against.items())]
         for r in (r for r in found['rows'] if r['workload']==w):
             cost = f"{r['seconds_median']:9.3f}{r['cpu_median']:9.3f}{r['peak_mb']:7.0f}" if r['seconds_median'] else f"  ended with code {r['ended']}"
-            lines.append((f"{r['contender']:20}{cost}" + ''.join(said.get((w, r['contender'], b), '').rjust(n) for b,n in against.items())).rstrip())
+            lines.append((f"{r['contender']:24}{cost}" + ''.join(said.get((w, r['contender'], b), '').rjust(n) for b,n in against.items())).rstrip())
     return '\n'.join(lines)
 
 # %% ../nbs/86_benchmark.ipynb #0624246e

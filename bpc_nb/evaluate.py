@@ -7,6 +7,7 @@ __all__ = ['SIAMESE', 'PROTOCOLS', 'students', 'predict', 'evaluate']
 
 # %% ../nbs/31_evaluate.ipynb #79ae5668
 from functools import partial
+from typing import Callable
 
 import torch
 from torch import Tensor
@@ -17,7 +18,8 @@ from .data import Data, match
 from .energy import energy
 from .metrics import summary
 from .networks import Network, network
-from .ranks import dealt
+from .progress import bar
+from .ranks import dealt, share
 from .train import Trained, train
 
 # %% ../nbs/31_evaluate.ipynb #33efbcf8
@@ -38,6 +40,7 @@ def students(coreset:Coreset, # what they see
              loss:str='cross_entropy',
              seed:int=0, # of initialisation, order and augmentation
              at_once:bool=None, # all runs in one vectorised pass; None: where that is faster
+             tick:Callable=None, # called with the number of students after every epoch
             ) -> Tensor: # (R,P)
     "Train `runs` fresh networks on a coreset"
     runs = range(runs) if isinstance(runs, int) else runs
@@ -49,7 +52,8 @@ def students(coreset:Coreset, # what they see
     gens = lambda e: [stream(seed, 'student', r, 'epoch', e, device=coreset.x.device) for r in runs]
     for part,step in ((range(half), lr), (range(half, epochs), lr/10)):
         for state in train(energy(net.apply, loss), state, tensors, part, gens, batch, augmentation(augment) if augment else None,
-                           lr=step, momentum=momentum, weight_decay=weight_decay, at_once=at_once): pass
+                           lr=step, momentum=momentum, weight_decay=weight_decay, at_once=at_once):
+            if tick: tick(len(runs))
     return state.theta
 
 # %% ../nbs/31_evaluate.ipynb #931409f8
@@ -72,7 +76,7 @@ def evaluate(coreset:Coreset, # what to judge
              part:str='test', # 'test', or 'held' for selection
              control:bool=False, # random real images beside it
              eight_bit:bool=True, # the 8-bit round trip beside it
-             device='cpu') -> dict:
+             device='cpu', progress:bool=False) -> dict:
     "Accuracy and NLL of fresh students: mean, standard deviation and every run"
     if runs < 1: raise ValueError(f"runs: {runs} students; at least 1 is needed")
     options, data = choose(protocol, PROTOCOLS, 'protocol'), match(data, coreset)
@@ -81,15 +85,17 @@ def evaluate(coreset:Coreset, # what to judge
     x, y = (t.to(device) for t in getattr(data, part))
     def judge(S, runs, name=part): # runs: numbers of students
         S = S._replace(x=S.x.to(device), y=S.y.to(device), w=None if S.w is None else S.w.to(device))
-        thetas = students(S, net, runs, seed=(seed, name), **options) # never the students that chose the coreset
+        thetas = students(S, net, runs, seed=(seed, name), tick=seen.update, **options) # never the students that chose the coreset
         return [summary(predict(net, t, x, net.stats(t, S.x)), y) for t in thetas]
     def stats(rows, suffix=''):
         acc, nll = (torch.tensor([r[k] for r in rows], dtype=torch.float64) for k in ('accuracy','nll'))
         spread = acc.std().item() if runs > 1 else 0.
         return {f'accuracy_mean{suffix}': acc.mean().item(), f'accuracy_std{suffix}': spread, f'accuracy_runs{suffix}': acc.tolist(), f'nll_mean{suffix}': nll.mean().item()}
-    out = stats(dealt(partial(judge, coreset), range(runs)))
-    if eight_bit: out |= stats(dealt(partial(judge, coreset.quantised()), range(runs)), '_8bit')
     ipc = max(1, len(coreset.x)//data.K)
-    if control: out |= stats(dealt(lambda some: [r for i in some for r in judge(data.draw(ipc, stream(seed, 'control', i)), [0], (part, i))], range(runs)), '_random')
+    with bar((1 + eight_bit + control)*len(share(range(runs)))*options['epochs'], 'students', 'epoch', show=progress) as seen:
+        out = stats(dealt(partial(judge, coreset), range(runs)))
+        seen.set_postfix(dict(accuracy=f"{out['accuracy_mean']:.3f}"), refresh=False)
+        if eight_bit: out |= stats(dealt(partial(judge, coreset.quantised()), range(runs)), '_8bit')
+        if control: out |= stats(dealt(lambda some: [r for i in some for r in judge(data.draw(ipc, stream(seed, 'control', i)), [0], (part, i))], range(runs)), '_random')
     labels = 'soft' if coreset.y.is_floating_point() else 'hard'
     return out | dict(protocol=protocol, epochs=options['epochs'], net=net.name, runs=runs, seed=seed, part=part, n_test=len(y), labels=labels)

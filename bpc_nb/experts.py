@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['fetch_row', 'Buffer', 'of_data', 'describe', 'same_or_raise', 'open_buffer', 'keep', 'resume', 'enough', 'claim',
-           'experts', 'import_buffer']
+           'look', 'experts', 'import_buffer']
 
 # %% ../nbs/21_experts.ipynb #18892d0f
 import hashlib, json, os
@@ -15,15 +15,16 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Generator
-from tqdm.auto import tqdm
+from torch.nn import functional as F
 
 from .augment import augment as augmentation
 from .core import provenance, stream, within_memory, write_atomic
-from .data import Data, whole
+from .data import Data, Split, whole
 from .energy import energy
 from .fast import accelerate
 from .networks import Network, theta_from
-from .ranks import dealt, once, rank, world
+from .progress import bar as progress_bar
+from .ranks import dealt, once, world
 from .train import Trained, train
 
 # %% ../nbs/21_experts.ipynb #d96c11df
@@ -148,6 +149,15 @@ def claim(folder:Path, want:dict, any_group:bool) -> Buffer:
     return Buffer(folder, want)
 
 # %% ../nbs/21_experts.ipynb #0f73aa27
+@torch.no_grad()
+def look(net:Network, theta, # (P,)
+         held:Split, # held-out images
+        ) -> dict:
+    "How an expert does on some held-out images, for the bar"
+    logits, y = net.apply(theta, held.x[:500].to(theta.device)), held.y[:500].to(theta.device)
+    return dict(loss=f'{F.cross_entropy(logits, y).item():.3g}', held_out=f'{(logits.argmax(1)==y).float().mean().item():.3f}') if len(y) else {}
+
+# %% ../nbs/21_experts.ipynb #b135659c
 def experts(data:Data, # what to train on: its training part
             net:Network, # whose posterior
             folder, # where; an unfinished buffer there is continued
@@ -188,11 +198,12 @@ def experts(data:Data, # what to train on: its training part
                                         lr=lr, momentum=momentum, weight_decay=weight_decay, at_once=at_once), e+1):
             if not state.theta.isfinite().all(): raise ValueError(f"lr: an expert diverged in epoch {e} at lr = {lr}; lower it")
             keep(buffer, g, e, state)
+            if not bar.disable: bar.set_postfix(look(net, state.theta[0], data.held), refresh=False)
             bar.update(len(rows))
             if after: after(e)
     def some(groups):
-        show = progress and rank()==0 and not all(buffer.shard(g, epochs).exists() for g in groups)
-        with tqdm(total=sum(min(size, n-g*size) for g in groups)*epochs, desc='experts', unit='epoch', disable=None if show else True) as bar: return [one(g, bar) for g in groups]
+        show = progress and not all(buffer.shard(g, epochs).exists() for g in groups)
+        with progress_bar(sum(min(size, n-g*size) for g in groups)*epochs, 'experts', 'epoch', show=show) as bar: return [one(g, bar) for g in groups]
     with within_memory(kept):
         xy = [t.to(device) for t in data.train]
         dealt(some, range(-(-n//size)))

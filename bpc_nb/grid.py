@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['CELL', 'MARKS', 'SMALL', 'RESULTS', 'own', 'check', 'read_tables', 'line_of', 'combinations', 'cells', 'bare',
            'named', 'key', 'lines', 'done', 'held', 'add', 'digest', 'keep', 'stored', 'TimeUp', 'until', 'twins',
-           'kin', 'ready', 'run_cell', 'transfers', 'transfer', 'unfinished', 'finish', 'each', 'prepare', 'grid',
-           'waiting', 'found']
+           'kin', 'ready', 'run_cell', 'transfers', 'transfer', 'sampled', 'posteriors', 'tests', 'unfinished',
+           'finish', 'each', 'prepare', 'grid', 'waiting', 'found']
 
 # %% ../nbs/89_grid.ipynb #719ddf76
 import hashlib, itertools, json, os, re, signal, time, tomllib, warnings
@@ -15,19 +15,20 @@ from pathlib import Path
 
 from .core import Coreset, cache_folder, choose, provenance, registry
 from .data import Data, load, whole
-from .distill import ENERGY, LOOP, RUN, buffer_for, configure, distill, options_of
+from .distill import ENERGY, buffer_for, configure, distill, known_to
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluate
 from .fast import accelerate
 from .images import NAMED
 from .networks import NETWORKS, network
+from .predictive import PROTOCOLS as POSTERIORS, predictive
 from .ranks import alone, auto, dealt, once, rank, world
 try: import fcntl
 except ImportError: fcntl = None # no locks where there are none
 
 # %% ../nbs/89_grid.ipynb #4cf1d852
 CELL = dict(method='cd', data='digits', ipc=1, seed=0, fold=None, zca=False, size=None, protocol='dc', runs=5)
-MARKS = dict(gpu=False, nets=[]) # present where they are set
+MARKS = dict(gpu=False, nets=[], posteriors=[]) # present where they are set
 
 def own(cell:dict) -> dict:
     "The options among a cell's fields"
@@ -35,15 +36,17 @@ def own(cell:dict) -> dict:
 
 def check(cell:dict) -> dict: # fields with their defaults -> with its configuration
     "One sentence for an unknown field or value, before anything runs"
-    known = RUN | LOOP | ENERGY | options_of(choose(cell['method'], registry(), 'method').make)
+    known = known_to(choose(cell['method'], registry(), 'method'))
     for k in cell: choose(k, [*CELL, *MARKS, *known], 'field')
     choose(cell['protocol'], PROTOCOLS, 'protocol')
     for k,lo in dict(ipc=1, seed=0, runs=1).items(): whole(k, cell[k], lo)
     if not Path(cell['data']).expanduser().exists(): choose(cell['data'], ['digits', *NAMED], 'data')
     config = configure(cell['method'], cell['data'], cell['ipc'], **own(cell))
-    if not isinstance(cell.get('nets', []), list): raise ValueError(f"nets: found {cell['nets']!r}; expected a list of networks")
+    for k,of in dict(nets='networks', posteriors='protocols').items():
+        if not isinstance(cell.get(k, []), list): raise ValueError(f"{k}: found {cell[k]!r}; expected a list of {of}")
+    for p in cell.get('posteriors', []): choose(p, POSTERIORS, 'posterior')
     for net in (config['net'], *cell.get('nets', [])): choose(net.partition(':')[0], [*NETWORKS, 'torchvision'], 'net')
-    energy(None, config['loss'], config['scale'])
+    energy(None, **{k:config[k] for k in ENERGY if k in config})
     return cell | dict(config=config)
 
 # %% ../nbs/89_grid.ipynb #ef13e5e7
@@ -69,7 +72,7 @@ def line_of(path, n:int, said:str) -> int: # n: number of a table, from 1
 # %% ../nbs/89_grid.ipynb #80cf939f
 def combinations(t:dict): # yields dicts
     "All combinations of a table's lists"
-    many = {k:v if isinstance(v, list) and k!='nets' else [v] for k,v in t.items()}
+    many = {k:v if isinstance(v, list) and k not in MARKS else [v] for k,v in t.items()}
     for k,v in many.items():
         if not v: raise ValueError(f"{k}: found an empty list; expected at least one value")
     for values in itertools.product(*many.values()): yield dict(zip(many, values))
@@ -184,7 +187,7 @@ def ready(cell:dict, # as `cells` gives it
           device='auto', progress=False) -> Data:
     "A cell's data, once its experts are there"
     data = load(cell['data'], root=root, **{k:cell[k] for k in ('fold','zca','size') if cell[k] is not None})
-    if registry()[cell['method']].experts:
+    if registry()[cell['method']].draws(cell['config']):
         with held(cache_folder()/'experts'/f'.{kin(cell)}.lock', wait=True):
             buffer_for(data, network(cell['config']['net'], data.shape, data.K), cell['config']['experts'], auto(device), progress)
     return data
@@ -227,13 +230,38 @@ def transfer(path, # of a coreset
                                                made_with=S.meta.get('net'), **r, made=provenance()))
     return [r for k,r in done(results).items() if k in wanted]
 
+# %% ../nbs/89_grid.ipynb #3d2f29f5
+def sampled(path, protocols, seed:int) -> dict: # key -> protocol
+    "Names of the lines that `posteriors` leaves"
+    return {named([digest(path), 'posterior', p, seed]):p for p in protocols}
+
+def posteriors(path, # of a coreset
+               data:Data, # to test on
+               protocols, # of the predictive
+               results='results', # folder of `posteriors.jsonl`
+               seed:int=0, device='cpu') -> list: # lines, one for each protocol
+    "Judge a coreset by its posterior predictives; what has a line is not run again"
+    wanted, results, S = sampled(path, protocols, seed), Path(results), Coreset.load(path)
+    for k,protocol in wanted.items():
+        with held(results/f'.{k}.lock') as mine:
+            if not mine or k in done(results): continue
+            began = time.perf_counter()
+            r = predictive(S, data, protocol, seed=seed, device=device)
+            add(results/'posteriors.jsonl', dict(key=k, of=named(S.meta.get('made')), coreset=digest(path), data=data.name, fold=data.meta['recipe'].get('fold'),
+                                                 **{k:S.meta.get(k) for k in ('method','ipc','L')}, **r, seconds=round(time.perf_counter()-began, 1), made=provenance()))
+    return [r for k,r in done(results).items() if k in wanted]
+
 # %% ../nbs/89_grid.ipynb #b8fd2cbf
+def tests(cell:dict, path) -> dict: # key -> network or protocol
+    "The lines that a cell's marks ask for"
+    return transfers(path, cell.get('nets', []), cell['protocol'], cell['runs'], cell['seed']) | sampled(path, cell.get('posteriors', []), cell['seed'])
+
 def unfinished(cell:dict, results) -> bool:
-    "Whether a cell has no line yet, or its coreset was not tested with all networks"
+    "Whether a cell has no line yet, or its coreset was not tested in all ways"
     have = done(results)
     if (r := have.get(key(cell))) is None: return True
-    nets, path = cell.get('nets', ()), stored(r, results) if cell.get('nets') else None
-    return bool(path) and not transfers(path, nets, cell['protocol'], cell['runs'], cell['seed']).keys() <= have.keys()
+    path = stored(r, results) if cell.get('nets') or cell.get('posteriors') else None
+    return bool(path) and not tests(cell, path).keys() <= have.keys()
 
 def finish(cell:dict, path:Path, root, runs, end, device, bars) -> dict|None: # its line; None: another process has it, or has done it
     "Run what is left of a cell, if no other process does"
@@ -245,8 +273,11 @@ def finish(cell:dict, path:Path, root, runs, end, device, bars) -> dict|None: # 
             with until(end): coreset, line = run_cell(cell, root, Path(runs)/k, device, bars, have.values())
             keep(path, coreset, line)
         line = done(results)[k]
-        if cell.get('nets') and (at := stored(line, results)):
-            with until(end): transfer(at, ready(cell, root, device, bars), cell['nets'], results, cell['protocol'], cell['runs'], cell['seed'], device)
+        if unfinished(cell, results):
+            at, data = stored(line, results), ready(cell, root, device, bars)
+            with until(end):
+                transfer(at, data, cell.get('nets', []), results, cell['protocol'], cell['runs'], cell['seed'], device)
+                posteriors(at, data, cell.get('posteriors', []), results, cell['seed'], device)
         return line
 
 # %% ../nbs/89_grid.ipynb #c1877622
@@ -263,7 +294,7 @@ def prepare(cells, end, **options): # of `ready`
     "Make the buffers of some cells, each on one rank"
     def some(c):
         with until(end): ready(c, **options)
-    shared = {kin(c):c for c in cells if registry()[c['method']].experts}
+    shared = {kin(c):c for c in cells if registry()[c['method']].draws(c['config'])}
     dealt(lambda cells: each(some, cells), [*shared.values()])
 
 # %% ../nbs/89_grid.ipynb #1eec3fe0

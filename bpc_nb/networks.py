@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['NORMS', 'ACTS', 'POOLS', 'NETWORKS', 'Network', 'flatten', 'seeded', 'tracked', 'modes', 'cut', 'caller', 'running',
-           'recorder', 'black_image', 'functional', 'to_module', 'theta_from', 'fits', 'convnet', 'mlp', 'lenet',
-           'alexnet', 'vgg11', 'Residual', 'resnet18', 'Grey', 'from_torchvision', 'read_option', 'network']
+           'recorder', 'black_image', 'Inside', 'opened', 'functional', 'to_module', 'theta_from', 'fits', 'convnet',
+           'mlp', 'lenet', 'alexnet', 'vgg11', 'Residual', 'resnet18', 'Grey', 'from_torchvision', 'read_option',
+           'network']
 
 # %% ../nbs/13_networks.ipynb #6d46ad11
 import inspect
@@ -32,6 +33,7 @@ class Network(NamedTuple):
     stats:Callable # `(theta, x) -> {name: buffer}` of the normalisation layers; `{}` where there are none
     shapes:dict={} # parameter's name to its shape, in the order of theta
     build:Callable=None # `() -> nn.Module`
+    features:Callable=None # `(theta, x) -> [what each block hands to the next, ..., what the classifier sees (B,d)]`; None where layers are in no row
 
 # %% ../nbs/13_networks.ipynb #c8dbf8ad
 def flatten(module): # `nn.Module -> theta (P,)`, in the order of `named_parameters()`
@@ -112,6 +114,20 @@ def black_image(name, module, shape, K): # for the message, in evaluation mode, 
     except Exception as e: raise ValueError(f'{name} cannot take images of shape {shape}: {str(e).splitlines()[0]}') from e
     if logits.shape != (1,K): raise ValueError(f'{name} gives logits of shape {tuple(logits.shape)} for one image, but (1, {K}) is needed')
 
+# %% ../nbs/13_networks.ipynb #723c8be1
+class Inside(nn.Sequential):
+    "The same layers; what comes out is what each with weights, after the first, is given"
+    def forward(self, x):
+        seen = []
+        for layer in self:
+            if any(p.ndim > 1 for p in layer.parameters()): seen.append(x)
+            x = layer(x)
+        return seen[1:]
+
+def opened(module): # `nn.Module -> nn.Module`, with the same names of parameters
+    "A module that gives features; None where layers are in no row with a linear one at its end"
+    return Inside(*module) if type(module) is nn.Sequential and isinstance(module[-1], nn.Linear) else None
+
 # %% ../nbs/13_networks.ipynb #891d76ca
 def functional(
     factory:Callable, # `(shape, K) -> nn.Module`
@@ -132,8 +148,9 @@ def functional(
         if stats.keys() != running(given).keys(): raise ValueError(f'stats is not of {name}: take it from net.stats(theta, x)')
         return call(given, theta, x, stats)
     black_image(name, given, shape, K)
-    shapes = {k:p.shape for k,p in module.named_parameters()}
-    return Network(name, sum(map(prod, shapes.values())), init, apply, recorder(call, record), shapes, build)
+    shapes, inside = {k:p.shape for k,p in module.named_parameters()}, opened(batch)
+    features = inside and (lambda theta, x: call(inside, theta, x, {}))
+    return Network(name, sum(map(prod, shapes.values())), init, apply, recorder(call, record), shapes, build, features)
 
 # %% ../nbs/13_networks.ipynb #ba782e86
 def to_module(

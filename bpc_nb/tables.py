@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DASH', 'OF', 'CHAIN', 'HEAD', 'NETS', 'LOSS_NAMES', 'target', 'printed', 'as_printed', 'markdown', 'pivot',
-           'measured', 'label', 'percent', 'students', 'gathered', 'ours', 'results_table', 'table1', 'table3',
-           'table4', 'all_tables']
+           'measured', 'label', 'percent', 'students', 'gathered', 'ours', 'results_table', 'table1', 'variant',
+           'baselines', 'table3', 'table4', 'all_tables']
 
 # %% ../nbs/90_tables.ipynb #321e12ed
 import csv, json
@@ -100,6 +100,21 @@ def table1(results=RESULTS) -> tuple: # (head, rows)
         rows += [[g['CD'][0]['data'] if g else OF[r['dataset']], r['ipc'], as_printed(r), as_printed(r, 5), *ours(g)] for g in at or [{}]]
     return ['data', 'images a class', 'paper', 'less five', *HEAD], rows
 
+# %% ../nbs/90_tables.ipynb #ffcfbb7f
+def variant(r:dict) -> str: # a line of a grid
+    "A method's name with the options of its cell"
+    return ', '.join([r['method'], *(f'{k}={r[k]}' for k in r['config'] if k in r and k!='net')])
+
+def baselines(results=RESULTS) -> tuple: # (head, rows)
+    "Methods that are neither contrastive divergence nor its controls, beside Table 1 of the paper"
+    groups = {}
+    for r in measured(results):
+        if r['method'] not in ('cd','positive-only'): groups.setdefault((r['data'], r['ipc'], variant(r)), []).append(r)
+    theirs = {(OF.get(r['dataset']), r['ipc'], r['method']):r for r in printed('bpc_cd_table1', results)}
+    return ['data', 'images a class', 'method', 'paper', 'ours', 'ours, 8 bit', 'random real', 'students of ours'], [
+        [data, ipc, name, as_printed(theirs.get((data.split()[0], str(ipc), name))), percent(g), percent(g, 'accuracy_runs_8bit'), percent(g, 'accuracy_runs_random'), students(g)]
+        for (data, ipc, name),g in sorted(groups.items())]
+
 # %% ../nbs/90_tables.ipynb #8dd894bf
 NETS = dict(ConvNet='convnet', ResNet='resnet18', VGG='vgg11', AlexNet='alexnet', MLP='mlp') # the paper's names
 
@@ -134,6 +149,7 @@ def all_tables(results=RESULTS) -> dict: # title -> (head, rows)
     results = Path(results)
     return {'Table 1: MNIST and CIFAR-10, test accuracy in percent': table1(results),
             'All measured': results_table(results),
+            'Other methods': baselines(results),
             'Table 3: other networks, CIFAR-10, 10 images a class': table3(results=results),
             'Table 4: loss of the experts (rows) and energy, CIFAR-10, as printed': table4(None, results),
             **{f'The same on digits, {ipc} a class': table4(ipc, results) for ipc in (1, 10)}}

@@ -135,14 +135,15 @@ def test_buffer_of_another_network_or_none(refused, experts, tmp_path):
 
 def test_resume_wants_the_same_options(refused, whole, experts, tmp_path):
     words = 'distill', 'digits', *TINY, '--buffer', experts
-    before = {p.name: p.read_bytes() for p in whole.iterdir()}
+    files = lambda: {p.relative_to(whole): p.read_bytes() for p in whole.rglob('*') if p.is_file()}
+    before = files()
     refused(*words, '--out', whole, parts='holds a run already')
     refused(*words, '--out', whole, '--resume', '--lr', 2, parts=('lr = 1.0, not 2.0',))
     refused(*words, '--out', whole, '--resume', '--steps', 50, parts='steps')
     refused(*words, '--out', whole, '--resume', '--ipc', 2, parts='ipc = 1, not 2')
     refused('distill', 'digits', *TINY, '--out', whole, '--resume', parts='buffer')
     refused(*words, '--out', tmp_path/'none', '--resume', parts='no run in')
-    assert {p.name: p.read_bytes() for p in whole.iterdir()} == before
+    assert files() == before
 
 
 # --- interruptions ---------------------------------------------------------------------------------------------------
@@ -153,6 +154,8 @@ def same_run(a, b):
     assert torch.equal(one.x, two.x) and torch.equal(one.y, two.y)
     one, two = ((d/'log.jsonl').read_text() for d in (a, b))
     assert one == two and one.count('\n') == 6
+    one, two = (distill.looks(d/'looks') for d in (a, b))
+    assert [*one] == [*two] == [0, 10, 20, 30, 40, 50, 60] and all(torch.equal(Coreset.load(one[k]).x, Coreset.load(two[k]).x) for k in one)
 
 
 PROGRAM = 'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from bpc_nb.cli import main; sys.exit(main())'
@@ -186,7 +189,7 @@ def test_full_disk_leaves_the_last_checkpoint(bpc, refused, whole, experts, tmp_
         m.setattr(distill, 'save_file', full)
         refused(*words, parts=('could not write', 'checkpoint.safetensors', 'No space left on device', 'free some space'))
     assert distill.load_state(out/'checkpoint.safetensors').step == 20
-    assert sorted(p.name for p in out.iterdir()) == ['checkpoint.safetensors', 'config.json', 'log.jsonl'] # no half file
+    assert sorted(p.name for p in out.iterdir()) == ['checkpoint.safetensors', 'config.json', 'log.jsonl', 'looks'] # no half file
     assert bpc(*words, '--resume')[0] == 0
     same_run(out, whole)
 

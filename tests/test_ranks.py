@@ -108,6 +108,14 @@ def test_four_ranks(on, bpc, experts, tmp_path):
     assert torch.equal(images(tmp_path/'ranks'), images(Path('one')))
 
 
+def test_an_episode_ends_for_all_ranks(on, bpc, tmp_path):
+    "Networks of several streams are on several ranks, and one that has seen enough ends the episode of all"
+    words = *'distill digits --method cafe-dsa --real 8 --watch 4 --most 12 --still .3 --steps 2 --every 1 --select-runs 1'.split(), '--net', NET
+    assert on(2, *words, '--out', 'ranks')[0] == [0, 0]
+    assert bpc(*words, '--streams', 2, '--out', 'one')[0] == 0
+    assert torch.equal(images(tmp_path/'ranks'), images(Path('one')))
+
+
 def test_experts_are_dealt(on, all_refuse, experts, tmp_path):
     words = 'experts', 'digits', '--net', NET, '--n', 4, '--epochs', 6, '--out', 'b'
     assert on(2, *words)[0] == [0, 0]

@@ -1,0 +1,44 @@
+"""Methods that match gradients or features: what several ranks make is what one makes, a run goes on bit for bit, and the command line finds them."""
+import json
+from pathlib import Path
+
+import pytest
+
+from bpc_nb import cli, grid
+from bpc_nb.core import Coreset, registry
+from bpc_nb.distill import configure, distill
+from conftest import NET
+
+ROOT = Path(__file__).resolve().parents[1]
+METHODS = 'dc', 'dsa', 'dm', 'cafe', 'cafe-dsa'
+SHORT = dict(net=NET, real=8, every=1, select_runs=1, progress=False)
+OF = dict(dc=dict(matches=2, inner=2), dsa=dict(matches=2, inner=2), dm={}, cafe=dict(most=2, watch=4)) # of each method, to be short
+OF['cafe-dsa'] = OF['cafe']
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_goes_on_bit_for_bit(method, home, tmp_path):
+    options = SHORT | OF[method]
+    whole = distill(method, 'digits', 1, tmp_path/'whole', steps=2, **options)
+    distill(method, 'digits', 1, tmp_path/'cut', steps=1, **options)
+    cut = distill(method, 'digits', 1, tmp_path/'cut', steps=2, resume=True, **options)
+    states = [(tmp_path/f/'checkpoint.safetensors').read_bytes() for f in ('whole', 'cut')]
+    assert (whole.x == cut.x).all() and states[0] == states[1]
+
+
+def test_no_experts():
+    assert not any(registry()[m].experts for m in METHODS)
+
+
+def test_grid_file():
+    cells = grid.cells(ROOT/'results'/'matching.toml')
+    small = {(c['method'], c['data'], c['ipc']) for c in cells if not c.get('gpu')}
+    assert small >= {(m, d, i) for m in METHODS for d, i in (('digits', 1), ('digits', 10), ('mnist', 1))}
+    assert {(m, 'cifar10', 10) for m in METHODS} <= {(c['method'], c['data'], c['ipc']) for c in cells if c.get('gpu')}
+
+
+@pytest.mark.parametrize('method', METHODS)
+def test_recipes_are_options(method):
+    for data, ipc in registry()[method].recipes: # a typo in a recipe would be dropped in silence
+        known = configure(method, data or 'any', ipc or 1)
+        assert set(registry()[method].recipes[data, ipc]) <= set(known), (data, ipc)
