@@ -51,10 +51,13 @@ def read(stem, run=False):
     "A chapter; one that was saved with an error, or fails now, is refused by cell"
     nb = nbformat.read(NBS/f'{stem}.ipynb', 4)
     if run: execute(stem, nb)
+    refuse_errors(stem, nb)
+    return nb
+
+def refuse_errors(stem, nb):
     for i,c in enumerate(nb.cells):
         for o in c.get('outputs', ()):
             if o.output_type=='error': raise Broken(f'{where(stem, i, c)}: {o.ename}: {o.evalue}')
-    return nb
 
 def execute(stem, nb):
     "Run the cells that tests run and keep what they show"
@@ -64,7 +67,9 @@ def execute(stem, nb):
     shell = CaptureShell(path=str(NBS))
     for c in nb.cells:
         d = directives(c)
-        if c.cell_type=='code' and not skip & d.keys() and d.get('eval')!='false': c.outputs = nbformat.from_dict(shell.run(c.source, store_history=False))
+        if c.cell_type!='code' or skip & d.keys() or d.get('eval')=='false': continue
+        c.outputs = nbformat.from_dict(shell.run(c.source))
+        if shell.exc: return
 
 def execute_all(stems) -> dict: # stem -> notebook; each in a process of its own, two at a time
     from multiprocessing import get_context
@@ -291,7 +296,7 @@ def build(run=False) -> list: # of sentences; none: all is well
             nb.cells.append(new_markdown_cell('\n\n'.join(toc))); made[s].append(0)
         for k,c in enumerate(nb.cells): c.id = f'{s}-{k}'[-60:]
         write(PAGES/f'{s}.ipynb', nbformat.writes(nb))
-    extra = dict(reference=listing(book), equations=equations(book), changelog=(ROOT/'CHANGELOG.md').read_text(encoding='utf-8'))
+    extra = dict(reference=listing(book), equations=equations(book), changelog=(ROOT/'CHANGELOG.md').read_text(encoding='utf-8').replace('](nbs/', ']('))
     for k,text in extra.items(): write(PAGES/f'{k}.md', text)
     for p in PAGES.iterdir():
         if p.stem not in made and p.stem not in extra: p.unlink()
