@@ -1,9 +1,9 @@
-# make demo | make test | make export | make readme | make package | make clean
+# make demo | make test | make export | make docs | make readme | make package | make clean
 VENV ?= .venv
 BIN  := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE   # compiling torch anew takes each start of Python seconds
 
-.PHONY: demo test notebooks export readme package clean
+.PHONY: demo test notebooks export docs readme package clean
 demo: $(VENV)/.stamp          ## install what is missing, run the main job
 	$(BIN)/bpc demo
 
@@ -19,8 +19,11 @@ $(VENV)/.stamp: settings.ini setup.py
 	$(BIN)/uv pip install -q --python $(BIN)/python -e '.[dev]' || $(BIN)/python -m pip install -q -e '.[dev]'
 	touch $@
 
-export: $(VENV)/.stamp        ## notebooks -> bpc_nb/, and clean them
-	$(BIN)/nbdev_clean && env -u IN_TEST $(BIN)/nbdev_export
+export: $(VENV)/.stamp        ## notebooks -> bpc_nb/ and the sidebar, and clean them
+	$(BIN)/nbdev_clean && env -u IN_TEST $(BIN)/nbdev_export && $(BIN)/python docs/build.py --sidebar
+
+docs: $(VENV)/.stamp          ## the site in docs/_html, from the outputs that the notebooks have; RUN=1 runs them first
+	$(BIN)/python docs/build.py $(if $(RUN),--run)
 
 readme: $(VENV)/.stamp nbs/index.ipynb   ## README.md from nbs/index.ipynb
 	rm -rf README_files && $(BIN)/python .ci/readme
@@ -29,4 +32,4 @@ package: $(VENV)/.stamp       ## wheel and source archive in dist/
 	rm -rf dist && $(BIN)/python -m build -q --no-isolation
 
 clean:
-	rm -rf _run _proc build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf docs/pages docs/_html build dist *.egg-info .pytest_cache .ruff_cache

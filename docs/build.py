@@ -1,0 +1,317 @@
+"""The site: pages from nbs/ with links, a reference and an index of equations, then Sphinx. No notebook is executed unless asked.
+
+    python docs/build.py [--run] [--sidebar]    # --run: with fresh outputs; --sidebar: write nbs/sidebar.yml for Quarto, nothing else
+
+The figures are those that the notebooks are committed with; that their code still runs is what `make test` says.
+Every warning is an error, and names the chapter and the cell.
+"""
+import ast, io, os, re, shutil, sys, tokenize
+from fnmatch import fnmatch
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import yaml
+from nbformat.v4 import new_markdown_cell, new_notebook
+
+ROOT = Path(__file__).resolve().parents[1]
+NBS, PAGES, HTML = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html'
+PARTS = { # file names -> what the part is called in the sidebar
+    '0*': 'Words', '1*': 'From images to an energy', '2*': 'From the energy to samples', '3*': 'Measuring', '4*': 'Pseudo-coresets', '5*': 'Choosing', '6*': 'Matching',
+    '7*': 'Through training', '8[0-3]*': 'Kernels and scale', '8[4-9]*': 'Tools', '9*': 'Results and use'}
+OWN = range(42, 86) # chapters that cite the equations of papers of their own; all others cite those of contrastive divergence
+
+
+class Broken(Exception): "A chapter that cannot become a page"
+
+
+# --- chapters ------------------------------------------------------------------------------------------------------------------
+def parts(stems) -> dict:
+    "Part -> its chapters in order"
+    stems = [*stems]
+    out = {title:[s for s in sorted(stems) if any(fnmatch(s, p) for p,t in PARTS.items() if t==title)] for title in PARTS.values()}
+    return {t:c for t,c in out.items() if c}
+
+def sidebar(stems) -> str:
+    "The same parts for Quarto"
+    contents = ['index.ipynb', *({'section':t, 'contents':[f'{s}.ipynb' for s in c]} for t,c in parts(stems).items())]
+    return yaml.safe_dump({'website': {'sidebar': {'contents': contents}}}, sort_keys=False)
+
+def where(stem, i, cell) -> str:
+    "How to find a cell: chapter, number, first line"
+    first = next((l for l in cell.source.splitlines() if l.strip() and not l.startswith('#|')), '')
+    return f'nbs/{stem}.ipynb, cell {i} ({first.strip()[:70]!r})'
+
+def directives(cell) -> dict:
+    "`#| key: value` lines of a cell"
+    return {k:v.strip() for k,v in re.findall(r'^#\| *([\w-]+):?(.*)$', cell.source, re.M)} if cell.cell_type=='code' else {}
+
+def read(stem, run=False):
+    "A chapter; one that was saved with an error, or fails now, is refused by cell"
+    nb = nbformat.read(NBS/f'{stem}.ipynb', 4)
+    if run: execute(stem, nb)
+    refuse_errors(stem, nb)
+    return nb
+
+def refuse_errors(stem, nb):
+    for i,c in enumerate(nb.cells):
+        for o in c.get('outputs', ()):
+            if o.output_type=='error': raise Broken(f'{where(stem, i, c)}: {o.ename}: {o.evalue}')
+
+def execute(stem, nb):
+    "Run the cells that tests run and keep what they show"
+    from execnb.shell import CaptureShell
+    os.chdir(NBS); os.environ['IN_TEST'] = '1'
+    skip = {'notest','slow','gpu','data'}
+    shell = CaptureShell(path=str(NBS))
+    for c in nb.cells:
+        d = directives(c)
+        if c.cell_type!='code' or skip & d.keys() or d.get('eval')=='false': continue
+        c.outputs = nbformat.from_dict(shell.run(c.source))
+        if shell.exc: return
+
+def execute_all(stems) -> dict: # stem -> notebook; each in a process of its own, two at a time
+    from multiprocessing import get_context
+    import torch # once, for all
+    torch.set_num_threads(1)
+    with get_context('fork').Pool(2, maxtasksperchild=1) as pool: return dict(zip(stems, pool.starmap(read, [(s, True) for s in stems], chunksize=1)))
+
+
+# --- what is defined where -----------------------------------------------------------------------------------------------------
+def code(cell) -> list: # of statements
+    try: return ast.parse(re.sub(r'^([%!].*)$', 'pass', cell.source, flags=re.M)).body if cell.cell_type=='code' else []
+    except SyntaxError: return []
+
+def names(cell) -> list:
+    "What a cell defines"
+    return [n for s in code(cell) for n in ([s.name] if isinstance(s, (ast.FunctionDef, ast.ClassDef)) else
+            [t.id for a in s.targets for t in ast.walk(a) if isinstance(t, ast.Name)] if isinstance(s, ast.Assign) else [])]
+
+def module(nb): return next((m[1] for c in nb.cells if (m := re.search(r'^#\| *default_exp +(\S+)', c.source, re.M))), None)
+def exported(cell): return bool({'export','exports'} & directives(cell).keys())
+def label(stem, name): # targets know no capitals, so a class and a constant say what they are
+    kind = 'constant-' if name.isupper() else 'class-' if name[0].isupper() else ''
+    return f"api-{stem}-{kind}{name.lower().replace('_', '-')}"
+
+class Book:
+    "All chapters, and where each name and each equation is"
+    def __init__(self, nbs): # stem -> notebook
+        self.nbs, self.modules = nbs, {m:s for s,nb in nbs.items() if (m := module(nb))}
+        self.defined = {s:{n for c in nb.cells if exported(c) for n in names(c)} for s,nb in nbs.items()}
+        self.imported = {s:self.imports(nb) for s,nb in nbs.items()}
+        self.tags, self.code = {}, {} # (family, number) -> chapters, [(chapter, name)]
+        for s,nb in nbs.items():
+            for c in nb.cells:
+                if c.cell_type=='markdown':
+                    for n in re.findall(r'\\tag\{(\w+)\}', c.source): self.tags.setdefault((self.family(s), n), []).append(s)
+                elif exported(c):
+                    for d in code(c):
+                        if isinstance(d, (ast.FunctionDef, ast.ClassDef)):
+                            for n in cited(ast.get_docstring(d) or ''): self.code.setdefault((self.family(s), n), []).append((s, d.name))
+
+    def imports(self, nb) -> dict: # name in a chapter -> (chapter, name there)
+        found = [(s, a) for c in nb.cells for s in code(c) if isinstance(s, ast.ImportFrom) and (s.module or '').startswith('bpc_nb.') for a in s.names]
+        return {a.asname or a.name:(self.modules[m], a.name) for s,a in found if (m := s.module.removeprefix('bpc_nb.')) in self.modules}
+
+    def family(self, stem): return stem if stem[:2].isdigit() and int(stem[:2]) in OWN else ''
+
+    def equation(self, stem, n):
+        "Where equation `n` is, as cited in a chapter: there, or the first with code for it, toys last"
+        at, coded = self.tags.get((self.family(stem), n), []), {s for s,_ in self.code.get((self.family(stem), n), [])}
+        return stem if stem in at else min(at, key=lambda s: (s=='index', s.startswith('0'), s not in coded, s), default=None)
+
+    def find(self, stem, said): # `langevin`, `Coreset.save`, `bpc distill ...` -> (chapter, name), or None
+        "Where what a chapter calls by a name is defined"
+        name, called, _ = (said.strip()).partition('(')
+        if m := re.match(r'bpc ([a-z]+)\b', name): name = f'bpc_{m[1]}'
+        name = name.removeprefix('bpc_nb.')
+        if (m := name.rpartition('.'))[0] in self.modules and m[2] in self.defined[self.modules[m[0]]]: return self.modules[m[0]], m[2]
+        if not re.fullmatch(r'[A-Za-z_]\w*(\.\w+)?', name): return None
+        name = name.split('.')[0]
+        if name in self.defined[stem]: return stem, name
+        if name in self.imported[stem]:
+            s, n = self.imported[stem][name]
+            return (s, n) if n in self.defined[s] else None
+        found = [s for s,d in self.defined.items() if name in d]
+        return (found[0], name) if len(found)==1 and (called or re.search('_|[A-Z]', name)) else None # a word may be just a word
+
+def cited(text) -> list:
+    "Numbers of the equations that a text cites without naming another paper"
+    return [n for m in EQS.finditer(text) if not foreign(text, m) for n in re.findall(r'\d+', m[0])]
+
+EQS = re.compile(r"\bEqs?\. \d+(?:(?:, | and | to |, and )\d+)*\b(?!'| of \[)")
+def foreign(text, m): return re.search(r'(\d{4}|paper \d+|et al\.)[,)]* *$', text[:m.start()]) is not None
+
+
+# --- the reference, from the comments behind arguments -------------------------------------------------------------------------
+def comments(source) -> dict: # line -> text
+    return {t.start[0]:t.string.lstrip('# ') for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type==tokenize.COMMENT}
+
+def arguments(d, said) -> list: # rows of (name, type, default, about)
+    "Arguments of a function and what it returns, or fields of a class"
+    show = lambda node: '' if node is None else f'`{ast.unparse(node)}`'
+    if isinstance(d, ast.ClassDef): return [(f'`{f.target.id}`', show(f.annotation), show(f.value), said.get(f.end_lineno, '')) for f in d.body if isinstance(f, ast.AnnAssign)]
+    a = d.args
+    both = [*zip(a.posonlyargs + a.args, [None]*(len(a.posonlyargs + a.args)-len(a.defaults)) + a.defaults), *zip(a.kwonlyargs, a.kw_defaults), *((v, None) for v in (a.vararg, a.kwarg) if v)]
+    both = sorted(both, key=lambda p: (p[0].lineno, p[0].col_offset))
+    ends = [(v or p).end_lineno for p,v in both]
+    after = d.returns.end_lineno if d.returns else next((l for l in range(max([d.lineno, *ends])+1, d.body[0].lineno) if l in said), None) # the line that closes the signature
+    rows = [(f'`{p.arg}`', show(p.annotation), show(v), said.get(e, '') if e not in ends[i+1:] and e!=after else '') for i,((p,v),e) in enumerate(zip(both, ends))]
+    return rows + [('*returns*', show(d.returns), '', said.get(after, ''))]*bool(d.returns or after)
+
+def reference(book, stem, cell) -> str:
+    "What an exported cell's functions take, folded away beside their code"
+    said, out = comments(cell.source), []
+    for d in code(cell):
+        if not isinstance(d, (ast.FunctionDef, ast.ClassDef)): continue
+        rows, about = arguments(d, said), (ast.get_docstring(d) or '').strip().partition('\n')[0]
+        out.append(f'**`{d.name}`** ' + prose(book, stem, about, {r[0].strip('`') for r in rows}))
+        head = ['field' if isinstance(d, ast.ClassDef) else 'argument', 'type', 'default', '']
+        if rows: out.append('\n'.join('| ' + ' | '.join(c.replace('|', '\\|').replace('$', '\\$') for c in r) + ' |' for r in (head, ['---']*4, *rows)))
+    called = ', '.join(d.name for d in code(cell) if isinstance(d, (ast.FunctionDef, ast.ClassDef)))
+    return f'<details class="api"><summary>arguments of <code>{called}</code></summary>\n\n' + '\n\n'.join(out) + '\n\n</details>' if out else ''
+
+
+# --- pages ---------------------------------------------------------------------------------------------------------------------
+SPANS = re.compile(r'(^(?:```|~~~).*?^(?:```|~~~) *$|^(?: {4}|\t).*?$|\$\$.*?\$\$|(?<![\\$])\$[^$\n]+\$|!?\[(?:[^\[\]]|\[[^\]]*\])*\]\([^)]*\)|<[^>]+>)', re.S | re.M)
+
+def prose(book, stem, text, args=()) -> str: # args: names that mean something else here
+    "Names and equation numbers of a text become links; code, formulas and links stay as they are"
+    def name(m):
+        at = None if m[1] in args else book.find(stem, m[1])
+        mod = book.modules.get(m[1].removeprefix('bpc_nb.'))
+        return f'[{m[0]}](#{label(*at)})' if at else f'[{m[0]}]({mod}.ipynb)' if mod and m[1].startswith('bpc_nb.') else m[0]
+    def number(text): return lambda m: m[0] if foreign(text, m) else re.sub(r'(?:Eqs?\. )?\d+', lambda k: link(k[0]), m[0])
+    def link(said):
+        n = re.search(r'\d+', said)[0]
+        at = book.equation(stem, n)
+        return f'[{said}](#eq-{at}-{n})' if at else said
+    def plain(t): return re.sub(r'(?<!`)`([^`\n]+)`(?!`)', name, EQS.sub(number(t), t))
+    return ''.join(s if i%2 else plain(s) for i,s in enumerate(SPANS.split(text)))
+
+def markdown(book, stem, text) -> str:
+    "A cell of text: links, chapters by file, and what implements an equation beneath it"
+    def implemented(m):
+        out = m[0]
+        for n in re.findall(r'\\tag\{(\w+)\}', m[0]):
+            out = f'(eq-{stem}-{n})=\n{out}'
+            if by := book.code.get((book.family(stem), n)): out += '\n\n{.eq-code}\nEq. ' + n + ' in code: ' + ', '.join(f'[`{f}`](#{label(s, f)})' + ('' if s==stem else f' in [{title(book.nbs[s])}]({s}.ipynb)') for s,f in by)
+        return f'\n\n{out}\n\n'
+    text = re.sub(r'\$\$(?:(?!\$\$).)*?\$\$', lambda m: implemented(m) if '\\tag' in m[0] else m[0], prose(book, stem, text), flags=re.S)
+    return re.sub(r'\]\((\w+)\.html(#[\w-]+)?\)', r'](\1.ipynb\2)', text)
+
+def title(nb): return next(m[1] for c in nb.cells if (m := re.match(r'# (.+)', c.source)) and c.cell_type=='markdown')
+
+def page(book, stem):
+    "One chapter: (notebook for MyST-NB, number of the source cell of each of its cells)"
+    nb, out, source = book.nbs[stem], [], []
+    def add(i, *cells): out.extend(cells); source.extend([i]*len(cells))
+    for i,c in enumerate(nb.cells):
+        d = directives(c)
+        if c.cell_type=='markdown':
+            text = markdown(book, stem, c.source)
+            if i==0: text = re.sub(r'^> (.+)$', r'{.claim}\n\1', text, count=1, flags=re.M)
+            add(i, new_markdown_cell(text)); continue
+        if c.cell_type!='code' or {'hide','default_exp'} & d.keys() or d.get('include')=='false': continue
+        c = nbformat.from_dict(c)
+        c.source = '\n'.join(l for l in c.source.splitlines() if not l.startswith('#|')).strip()
+        c.metadata.tags = [t for k,v,t in (('echo','false','remove-input'), ('output','false','remove-output'), ('code-fold','true','hide-input')) if d.get(k)==v]
+        if exported(nb.cells[i]):
+            defined = names(nb.cells[i])
+            if not defined: c.metadata.tags.append('hide-input'); c.metadata.mystnb = dict(code_prompt_show='Imports', code_prompt_hide='Imports')
+            else:
+                c.metadata.tags.append('exported')
+                add(i, new_markdown_cell('\n'.join(f'({label(stem, n)})=' for n in dict.fromkeys(defined))))
+        add(i, c)
+        if exported(nb.cells[i]) and (ref := reference(book, stem, nb.cells[i])): add(i, new_markdown_cell(ref))
+    return new_notebook(cells=out, metadata=dict(kernelspec=dict(name='python3', display_name='Python 3', language='python'), language_info=dict(name='python'))), source
+
+def listing(book) -> str:
+    "All names of the package"
+    out = ['# Reference\n\n{.claim}\nEvery function and class, by chapter; each name leads to its code and its arguments']
+    for s,nb in book.nbs.items():
+        defs = [d for c in nb.cells if exported(c) for d in code(c) if isinstance(d, (ast.FunctionDef, ast.ClassDef))]
+        if defs: out += [f'## {title(nb)}\n\n`bpc_nb.{module(nb)}`, from [{s}]({s}.ipynb)', '\n'.join(['| | |', '|---|---|',
+            *(f"| [`{d.name}`](#{label(s, d.name)}) | {(ast.get_docstring(d) or '').partition(chr(10))[0].replace('|', chr(92)+'|').replace('$', chr(92)+'$')} |" for d in defs)])]
+    return '\n\n'.join(out)
+
+def equations(book) -> str:
+    "From the paper's equations to where they are derived and what implements them"
+    rows = [(int(n), ', '.join(f'[{title(book.nbs[s])}](#eq-{s}-{n})' for s in dict.fromkeys(at) if s!='index'), ', '.join(f'[`{f}`](#{label(s, f)})' for s,f in book.code.get(('', n), ())))
+            for (f, n),at in book.tags.items() if not f and n.isdigit()]
+    return '# Equations\n\n{.claim}\nOf *Constructing Bayesian Pseudo-Coresets using Contrastive Divergence*: where each is derived, and the code that says so in its first line\n\n' + '\n'.join(
+        ['| Eq. | derived in | code |', '|---|---|---|', *(f'| {n} | {at} | {by} |' for n,at,by in sorted(rows))])
+
+def write(path, text):
+    "Only what changed, so that Sphinx reads no more than that"
+    if not path.exists() or path.read_text(encoding='utf-8')!=text: path.write_text(text, encoding='utf-8')
+
+
+# --- from pages to a site ------------------------------------------------------------------------------------------------------
+class Links(HTMLParser):
+    "What a page points to, and what can be pointed at"
+    def __init__(self): super().__init__(); self.to, self.ids = [], set()
+    def handle_starttag(self, tag, attrs):
+        a = dict(attrs)
+        self.ids |= {a[k] for k in ('id','name') if a.get(k)}
+        self.to += [(tag, a[k]) for k in ('href','src') if a.get(k)]
+
+def broken(folder) -> list:
+    "Links and images that lead nowhere, and files that would be fetched from elsewhere"
+    pages = {}
+    for p in sorted(Path(folder).rglob('*.html')): pages[p.resolve()] = l = Links(); l.feed(p.read_text(encoding='utf-8'))
+    out = []
+    for p,l in pages.items():
+        for tag,to in l.to:
+            u = urlsplit(to)
+            if u.scheme or u.netloc:
+                if tag!='a' and u.scheme!='data' and tag!='link' or tag=='link' and to.endswith('.css'): out.append(f'{p.name}: <{tag}> is fetched from {to}')
+                continue
+            at = (p.parent/unquote(u.path)).resolve() if u.path else p
+            if not at.exists(): out.append(f'{p.name}: {to} is not there')
+            elif u.fragment and at in pages and unquote(u.fragment) not in pages[at].ids: out.append(f'{p.name}: {to} has no such place')
+    return out
+
+def located(said, sources) -> str:
+    "A warning of Sphinx in terms of the notebook: chapter and cell"
+    def name(m):
+        stem, n = m[1], int(m[2] or 0)
+        if stem not in sources: return m[0]
+        i = sources[stem][1][max(0, min(n//10000-1, len(sources[stem][1])-1))] if n >= 10000 else 0
+        return f'{where(stem, i, sources[stem][0].cells[i])}:'
+    return re.sub(r'\S*?pages/(\w+)\.(?:ipynb|md):(?:(\d+):)?', name, re.sub(r'\x1b\[[\d;]*m', '', said))
+
+def build(run=False) -> list: # of sentences; none: all is well
+    "Pages, then Sphinx, then every link"
+    stems = ['index', *sorted(p.stem for p in NBS.glob('[0-9]*.ipynb'))]
+    try: nbs = execute_all(stems) if run else {s:read(s) for s in stems}
+    except Broken as e: return [str(e)]
+    book, made = Book(nbs), {s:None for s in stems}
+    PAGES.mkdir(parents=True, exist_ok=True)
+    for s in stems:
+        nb, made[s] = page(book, s)
+        if s=='index':
+            toc = [f'```{{toctree}}\n:hidden:\n:caption: {t}\n\n' + '\n'.join(c) + '\n```' for t,c in (parts(stems) | {'Look up': ['reference','equations','changelog']}).items()]
+            nb.cells.append(new_markdown_cell('\n\n'.join(toc))); made[s].append(0)
+        for k,c in enumerate(nb.cells): c.id = f'{s}-{k}'[-60:]
+        write(PAGES/f'{s}.ipynb', nbformat.writes(nb))
+    extra = dict(reference=listing(book), equations=equations(book), changelog=(ROOT/'CHANGELOG.md').read_text(encoding='utf-8').replace('](nbs/', ']('))
+    for k,text in extra.items(): write(PAGES/f'{k}.md', text)
+    for p in PAGES.iterdir():
+        if p.stem not in made and p.stem not in extra: p.unlink()
+    from sphinx.cmd.build import build_main
+    os.environ['PATH'] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    warned = ROOT/'build'/'docs.log'
+    warned.parent.mkdir(exist_ok=True)
+    stderr, sys.stderr = sys.stderr, io.StringIO() # said once, below, by chapter and cell
+    try: rc = build_main(['-q', '-W', '--keep-going', '--no-color', '-w', str(warned), '-c', str(ROOT/'docs'), str(PAGES), str(HTML)]); told = sys.stderr.getvalue()
+    finally: sys.stderr = stderr
+    sources = {s:(nbs[s], made[s]) for s in stems}
+    said = [located(l, sources) for l in warned.read_text().splitlines() if l.strip()]
+    return said or ([located(told, sources)] if rc else broken(HTML))
+
+if __name__=='__main__':
+    if '--sidebar' in sys.argv: write(NBS/'sidebar.yml', sidebar(p.stem for p in NBS.glob('[0-9]*.ipynb')))
+    elif bad := build('--run' in sys.argv): sys.exit('\n'.join(bad) + f'\nthe site was not built: {len(bad)} things to mend')
+    else: print(HTML/'index.html')

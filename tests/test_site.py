@@ -1,0 +1,204 @@
+"""The site: what docs/build.py makes of notebooks, and the built pages as a reader meets them, in a browser."""
+import importlib.util, os, re, shutil, subprocess, sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+ROOT = Path(__file__).resolve().parents[1]
+HTML = ROOT/'docs'/'_html'
+spec = importlib.util.spec_from_file_location('site_build', ROOT/'docs'/'build.py')
+build = importlib.util.module_from_spec(spec); spec.loader.exec_module(build)
+
+
+# --- from notebooks to pages ---------------------------------------------------------------------------------------------------
+EARLY = [new_markdown_cell('# Early\n> A claim'), new_code_cell('#| default_exp early'),
+         new_code_cell('#| export\ndef sample(x, # a number\n           n:int|None=3, # how many\n          )->list: # of numbers\n    "Draw (Eq. 12)"\n    return [x]*n\n\nclass Sample: "One"'),
+         new_markdown_cell('Draw by Eq. 12 with `sample` or `sample(x)`, not `x`:\n\n$$a = b \\tag{12}$$')]
+LATE = [new_markdown_cell('# Late'), new_code_cell('from bpc_nb.early import sample as s'),
+        new_markdown_cell("`s`, `sample`, `Sample`, `bpc_nb.early`, [`s`](00_early.html) and $`s`$ of Eqs. 11 and 12; others write (Kim et al. 2022, Eq. 12) or Eq. 12'.\n\n    `s`")]
+
+
+@pytest.fixture
+def book(): return build.Book({'00_early': new_notebook(cells=EARLY), '41_late': new_notebook(cells=LATE)})
+
+
+def test_names_and_equations_become_links(book):
+    text = build.markdown(book, '41_late', LATE[2].source)
+    to = '(#api-00_early-sample)'
+    assert text.startswith(f'[`s`]{to}, `sample`, [`Sample`](#api-00_early-class-sample), [`bpc_nb.early`](00_early.ipynb), [`s`](00_early.ipynb) and $`s`$ of Eqs. 11 and [12](#eq-00_early-12)')
+    assert "(Kim et al. 2022, Eq. 12) or Eq. 12'" in text and text.endswith('    `s`')
+
+
+def test_equations_and_code_know_each_other(book):
+    text = build.markdown(book, '00_early', EARLY[3].source)
+    assert '(eq-00_early-12)=\n$$a = b' in text and 'Eq. 12 in code: [`sample`](#api-00_early-sample)' in text and '[`sample(x)`](#api-00_early-sample), not `x`' in text
+    ref = build.reference(book, '00_early', EARLY[2])
+    assert '**`sample`** Draw ([Eq. 12](#eq-00_early-12))' in ref
+    assert '| `x` |  |  | a number |\n| `n` | `int \\| None` | `3` | how many |\n| *returns* | `list` |  | of numbers |' in ref
+
+
+def test_a_signature_on_one_line():
+    d, = build.code(c := new_code_cell('def f(a:int, b=2): # both\n    "f"'))
+    assert [r[3] for r in build.arguments(d, build.comments(c.source))] == ['', 'both']
+    d, = build.code(c := new_code_cell('def f(a:int, b=2)->str: # a word\n    "f"'))
+    assert [r[3] for r in build.arguments(d, build.comments(c.source))] == ['', '', 'a word']
+
+
+def test_a_failing_chapter_names_its_cell(monkeypatch, tmp_path):
+    cells = [new_markdown_cell('# Late'), new_code_cell('x = 1'), new_code_cell('#| hide\n\nx/0'), new_code_cell('raise SystemError')]
+    monkeypatch.setattr(build, 'NBS', tmp_path)
+    monkeypatch.chdir(tmp_path); monkeypatch.setenv('IN_TEST', '1')
+    nbformat.write(new_notebook(cells=cells), tmp_path/'41_late.ipynb')
+    assert build.read('41_late').cells[2].source # saved without outputs: nothing has failed
+    with pytest.raises(build.Broken, match=r"nbs/41_late.ipynb, cell 2 \('x/0'\): ZeroDivisionError: division by zero"): build.read('41_late', run=True)
+    cells[2].outputs = [new_output('error', ename='ValueError', evalue='bad', traceback=[])]
+    nbformat.write(new_notebook(cells=cells), tmp_path/'41_late.ipynb')
+    with pytest.raises(build.Broken, match='cell 2 .*: ValueError: bad'): build.read('41_late')
+
+
+def test_a_warning_of_sphinx_names_the_cell(book):
+    nb, made = build.page(book, '00_early')
+    said = f"/x/docs/pages/00_early.ipynb:{(len(made))*10000+3}: WARNING: 'myst' cross-reference target not found: 'gone'"
+    assert build.located(said, {'00_early': (book.nbs['00_early'], made)}).startswith("nbs/00_early.ipynb, cell 3 ('Draw by Eq. 12")
+
+
+@pytest.mark.parametrize('html, said', [('<a href="b.html">', ''), ('<a href="b.html#here">', ''), ('<a href="https://x.org">', ''), ('<img src="data:image/png;base64,">', ''),
+    ('<a href="c.html">', 'c.html is not there'), ('<a href="b.html#there">', 'no such place'), ('<img src="no.png">', 'no.png is not there'),
+    ('<img src="https://x.org/a.png">', 'fetched from'), ('<script src="https://cdn/x.js">', 'fetched from'), ('<link href="https://cdn/x.css">', 'fetched from')])
+def test_broken_links_and_missing_images(tmp_path, html, said):
+    (tmp_path/'a.html').write_text(html); (tmp_path/'b.html').write_text('<p id="here">')
+    found = build.broken(tmp_path)
+    assert bool(found) == bool(said) and said in ''.join(found)
+
+
+def test_parts_hold_every_chapter():
+    stems = [p.stem for p in (ROOT/'nbs').glob('[0-9]*.ipynb')]
+    assert [s for c in build.parts(stems).values() for s in c] == sorted(stems)
+    assert (ROOT/'nbs'/'sidebar.yml').read_text() == build.sidebar(stems), "the sidebar is not that of the chapters: run make export"
+    assert yaml.safe_load((ROOT/'nbs'/'_quarto.yml').read_text())['metadata-files'] == ['nbdev.yml', 'sidebar.yml']
+
+
+def test_front_page_shows_the_results_of_today():
+    from bpc_nb.tables import markdown, results_table
+    nb = nbformat.read(ROOT/'nbs'/'index.ipynb', 4)
+    shown = [o.data['text/markdown'] for c in nb.cells for o in c.get('outputs', ()) if 'text/markdown' in o.get('data', {})]
+    assert shown == [markdown(*results_table())], "results/ has changed since the front page was run: run nbs/index.ipynb again"
+
+
+@pytest.mark.parametrize('schema, file', [('github-workflows', '.github/workflows/ci.yml'), ('citation-file-format', 'CITATION.cff')])
+def test_files_for_others_are_what_they_expect(schema, file, tmp_path):
+    pytest.importorskip('check_jsonschema')
+    ok = lambda p: subprocess.run([sys.executable, '-m', 'check_jsonschema', '--builtin-schema', f'vendor.{schema}', p], cwd=ROOT, capture_output=True, text=True)
+    assert (r := ok(file)).returncode == 0, r.stdout
+    (tmp_path/'bad.yml').write_text((ROOT/file).read_text().replace('runs-on:', 'run-on:').replace('message:', 'massage:'))
+    assert ok(tmp_path/'bad.yml').returncode != 0
+
+
+def test_versions_agree():
+    import bpc_nb
+    job = yaml.safe_load((ROOT/'.github'/'workflows'/'ci.yml').read_text())['jobs']['wheel']['strategy']['matrix']
+    assert job['python'] == ['3.11', '3.12', '3.13', '3.14']
+    assert yaml.safe_load((ROOT/'CITATION.cff').read_text())['version'] == bpc_nb.__version__
+    assert re.search(r'^## (\S+?),? ', (ROOT/'CHANGELOG.md').read_text(), re.M)[1] == bpc_nb.__version__
+
+
+# --- in a browser --------------------------------------------------------------------------------------------------------------
+CHROMIUM = os.environ.get('CHROMIUM') or shutil.which('chromium') or shutil.which('google-chrome')
+
+
+@pytest.fixture(scope='module')
+def browser():
+    api = pytest.importorskip('playwright.sync_api', reason="no playwright: pip install -e '.[browser]'")
+    if not CHROMIUM: pytest.skip("no chromium: apt-get install chromium, or name one in CHROMIUM")
+    if not (HTML/'index.html').exists(): pytest.skip("no site: make docs")
+    with api.sync_playwright() as pw:
+        b = pw.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox', '--disable-gpu', '--disable-quic'])
+        yield b
+        b.close()
+
+
+@pytest.fixture
+def visit(browser):
+    "Opens a page of the built site; nothing may come from elsewhere or be missing"
+    contexts, wrong = [], []
+    def visit(page, width=1280, height=900, **how):
+        c = browser.new_context(viewport=dict(width=width, height=height), **how)
+        contexts.append(c)
+        p = c.new_page()
+        p.on('request', lambda r: wrong.append(r.url) if r.url.startswith('http') else None)
+        p.on('requestfailed', lambda r: wrong.append(r.url) if r.resource_type != 'fetch' else None) # the search's summaries need a server
+        p.goto(f'{(HTML/page).as_uri()}')
+        if out := os.environ.get('SHOTS'): p.screenshot(path=f'{out}/{Path(page).stem}-{width}-{how.get("color_scheme", "light")}.png')
+        return p
+    yield visit
+    for c in contexts: c.close()
+    assert wrong == []
+
+
+def brightness(page): return sum(map(int, re.findall(r'\d+', page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3]))/3
+
+
+def test_front_page(visit):
+    p = visit('index.html')
+    text = p.locator('article').inner_text()
+    for part in 'Ten images instead of a data set', 'make demo', 'make test', "distill('cd', data, ipc=1)", 'random real': assert part in text
+    assert p.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+    assert p.locator('article table').count() >= 1 and p.locator('.katex').count() > 3 and '$' not in text
+
+
+def test_sidebar_has_parts_and_chapters_in_order(visit):
+    p = visit('index.html')
+    assert p.locator('.sidebar-tree .caption').all_inner_texts()[:2] == ['WORDS', 'FROM IMAGES TO AN ENERGY']
+    links = p.locator('.sidebar-tree a.reference').evaluate_all("a => a.map(x => x.getAttribute('href'))")
+    chapters = [l for l in links if l[:1].isdigit()]
+    assert chapters == sorted(chapters) and len(chapters) == len([*(ROOT/'nbs').glob('[0-9]*.ipynb')])
+    p.locator('.sidebar-tree a', has_text='Langevin dynamics').click()
+    assert p.url.endswith('22_langevin.html')
+
+
+def test_equations_lead_to_code_and_back(visit):
+    p = visit('22_langevin.html')
+    assert p.locator('.katex-display').count() > 2 and p.locator('.katex-error').count() == 0
+    assert p.locator('.katex-html .tag', has_text='12').count() == 1
+    p.locator('.eq-code a', has_text='langevin').first.click()
+    there = p.url.partition('#')[2]
+    assert there and p.locator(f'#{there}').count() == 1 # the definition follows the place
+    assert 'def langevin(' in p.locator('.tag_exported').first.inner_text()
+    p.locator('details.api summary').first.click()
+    p.locator('details.api a', has_text='Eq. 12').first.click()
+    assert '#eq-' in p.url
+    p.go_back(); assert p.locator('details.api td', has_text='step size').first.is_visible()
+
+
+def test_a_name_in_prose_leads_to_another_chapter(visit):
+    p = visit('41_cd.html')
+    p.locator('article p a', has_text=re.compile('^contrast$')).first.click()
+    assert '14_energy.html#api-14-energy-contrast' in p.url
+
+
+def test_search_without_a_network(visit):
+    p = visit('index.html')
+    p.locator('input.sidebar-search').fill('Langevin')
+    p.keyboard.press('Enter')
+    p.wait_for_selector('ul.search li a')
+    assert 'Langevin dynamics' in p.locator('ul.search li a').all_inner_texts()[0:3]
+
+
+def test_dark_and_light(visit):
+    assert brightness(visit('41_cd.html', color_scheme='light')) > 240
+    p = visit('41_cd.html', color_scheme='dark')
+    assert brightness(p) < 40
+    for _ in range(2): p.locator('.theme-toggle:visible').first.click() # auto, light, dark
+    assert {p.evaluate('document.body.dataset.theme')} <= {'light', 'dark'}
+
+
+@pytest.mark.parametrize('page', ['index.html', '41_cd.html', '90_tables.html', '95_architecture.html', 'reference.html'])
+def test_a_narrow_screen_does_not_scroll_sideways(visit, page):
+    p = visit(page, 390, 844)
+    assert p.evaluate('document.documentElement.scrollWidth') <= 390
+    assert not p.locator('.sidebar-drawer').bounding_box()['x'] >= 0
+    p.locator('label.nav-overlay-icon:visible').first.click()
+    p.wait_for_function("document.querySelector('.sidebar-drawer').getBoundingClientRect().x >= 0")
