@@ -39,10 +39,10 @@ def by_class(data:Data, n:int, # images of a class; where it has fewer, all of i
             ) -> Callable: # `(class, gen, device) -> x (n,C,H,W)`
     "Draws different training images of one class"
     @cache
-    def on(device): return [data.train.x[data.train.y==k].to(device) for k in range(data.K)]
+    def on(device): return data.train.x.to(device), [(data.train.y==k).nonzero().squeeze(1).to(device) for k in range(data.K)]
     def draw(k, gen, device):
-        x = on(device)[k]
-        return x[torch.randperm(len(x), generator=gen, device=gen.device)[:n].to(device)]
+        x, i = on(device)[0], on(device)[1][k]
+        return x[i[torch.randperm(len(i), generator=gen, device=gen.device)[:n].to(device)]]
     return draw
 
 # %% ../../nbs/60_dc.ipynb #b0465160
@@ -121,7 +121,7 @@ RECIPES = { # (None, None) is for data of one's own
     (None, None): dict(lr=.1),                       # published
     ('digits', None): dict(net='convnet:width=64,depth=2', average=.98), # as the students of `cd`
     ('digits', 1): dict(steps=300),
-    ('digits', 10): dict(steps=40, every=10, inner=20), # ten matches each; from a short search
+    ('digits', 10): dict(steps=15, every=5, inner=20), # ten matches each; from a short search
     ('mnist', None): dict(average=.98, select_runs=2, select_protocol='dc'),
     ('mnist', 1): dict(steps=500, real=64, bf16=True, compile=True), # for two cores
     ('mnist', 10): dict(steps=400, every=50),        # 10 matches and 50 epochs each; published: 1000
