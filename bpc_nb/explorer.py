@@ -269,7 +269,8 @@ def moving(views:list) -> tuple: # (widget, `refresh()`, the sliders)
     top, bottom, curves = [W.HTML() for _ in views], [W.HTML() for _ in views], W.HTML()
     def draw(_=None):
         for v,a,b in zip(views, top, bottom):
-            images, chain = snapshot(v, **{k:w.value for k,w in s.items()})
+            try: images, chain = snapshot(v, **{k:w.value for k,w in s.items()})
+            except (ValueError, OSError) as e: images, chain = '', said(e) # experts that are gone, or others
             a.value, b.value = f'<b>{escape(v.run.name)}</b>'*(len(views)>1) + images, chain
     def lines(_=None): curves.value = as_html(draw_curves([v.run for v in views], s['step'].value))
     def refresh():
