@@ -5,7 +5,7 @@
 The figures are those that the notebooks are committed with; that their code still runs is what `make test` says.
 Every warning is an error, and names the chapter and the cell.
 """
-import ast, io, os, re, shutil, sys, tokenize
+import ast, io, os, re, sys, tokenize
 from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +16,7 @@ import yaml
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
-NBS, PAGES, HTML = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html'
+NBS, PAGES, HTML, CHANGES = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html', ROOT/'CHANGELOG.md'
 PARTS = { # file names -> what the part is called in the sidebar
     '0*': 'Words', '1*': 'From images to an energy', '2*': 'From the energy to samples', '3*': 'Measuring', '4*': 'Pseudo-coresets', '5*': 'Choosing', '6*': 'Matching',
     '7*': 'Through training', '8[0-4]*': 'Kernels and scale', '8[5-9]*': 'Tools', '9*': 'Results and use'}
@@ -296,14 +296,14 @@ def build(run=False) -> list: # of sentences; none: all is well
             nb.cells.append(new_markdown_cell('\n\n'.join(toc))); made[s].append(0)
         for k,c in enumerate(nb.cells): c.id = f'{s}-{k}'[-60:]
         write(PAGES/f'{s}.ipynb', nbformat.writes(nb))
-    extra = dict(reference=listing(book), equations=equations(book), changelog=(ROOT/'CHANGELOG.md').read_text(encoding='utf-8').replace('](nbs/', ']('))
+    extra = dict(reference=listing(book), equations=equations(book), changelog=CHANGES.read_text(encoding='utf-8').replace('](nbs/', ']('))
     for k,text in extra.items(): write(PAGES/f'{k}.md', text)
     for p in PAGES.iterdir():
         if p.stem not in made and p.stem not in extra: p.unlink()
     from sphinx.cmd.build import build_main
     os.environ['PATH'] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    warned = ROOT/'build'/'docs.log'
-    warned.parent.mkdir(exist_ok=True)
+    warned = HTML/'.warnings'
+    HTML.mkdir(parents=True, exist_ok=True)
     stderr, sys.stderr = sys.stderr, io.StringIO() # said once, below, by chapter and cell
     try: rc = build_main(['-q', '-W', '--keep-going', '--no-color', '-w', str(warned), '-c', str(ROOT/'docs'), str(PAGES), str(HTML)]); told = sys.stderr.getvalue()
     finally: sys.stderr = stderr
