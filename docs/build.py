@@ -302,10 +302,11 @@ def build(run=False) -> list: # of sentences; none: all is well
         if p.stem not in made and p.stem not in extra: p.unlink()
     from sphinx.cmd.build import build_main
     os.environ['PATH'] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    warned = HTML/'.warnings'
-    HTML.mkdir(parents=True, exist_ok=True)
+    kept = HTML.parent/'_doctrees' # what Sphinx read, for the next time
+    kept.mkdir(parents=True, exist_ok=True)
+    warned = kept/'warnings'
     stderr, sys.stderr = sys.stderr, io.StringIO() # said once, below, by chapter and cell
-    try: rc = build_main(['-q', '-W', '--keep-going', '--no-color', '-w', str(warned), '-c', str(ROOT/'docs'), str(PAGES), str(HTML)]); told = sys.stderr.getvalue()
+    try: rc = build_main(['-q', '-W', '--keep-going', '--no-color', '-w', str(warned), '-d', str(kept), '-c', str(ROOT/'docs'), str(PAGES), str(HTML)]); told = sys.stderr.getvalue()
     finally: sys.stderr = stderr
     sources = {s:(nbs[s], made[s]) for s in stems}
     said = [located(l, sources) for l in warned.read_text().splitlines() if l.strip()]
