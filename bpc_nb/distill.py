@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['STARTS', 'OPTIMISERS', 'LOOP', 'ENERGY', 'RUN', 'LOOKS', 'HOW', 'Setup', 'Method', 'start_real', 'start_mix',
            'start_noise', 'sgd_step', 'adam_step', 'State', 'save_state', 'load_state', 'streams_of', 'one_each',
-           'slope', 'outer_step', 'Episode', 'episode', 'outer', 'options_of', 'choices', 'known_to', 'recipe',
-           'configure', 'buffer_for', 'looks', 'keep_look', 'distill', 'how', 'forget', 'begin']
+           'Learned', 'slope', 'outer_step', 'Episode', 'episode', 'outer', 'options_of', 'choices', 'known_to',
+           'recipe', 'configure', 'buffer_for', 'looks', 'keep_look', 'distill', 'how', 'forget', 'begin']
 
 # %% ../nbs/40_distill.ipynb #b3d8af82
 import hashlib, inspect, json, math, tempfile, warnings
@@ -42,7 +42,7 @@ class Setup(NamedTuple):
 # %% ../nbs/40_distill.ipynb #b9d99625
 class Method(NamedTuple):
     "A way to learn a coreset"
-    make: Callable       # `(setup, **options) -> loss(coreset, gen)`, or an `Episode`; its signature lists the options
+    make: Callable       # `(setup, **options) -> loss(coreset, gen)`, `Learned` or an `Episode`; its signature lists the options
     recipes: dict = {}   # (data set, ipc) -> options that differ from the defaults; None for any
     experts: bool|Callable = True # whether it draws from expert trajectories, or `(its options) -> bool`
     learns: bool = True  # False: `make` gives no loss but `(coreset, gen) -> coreset`, which chooses real images instead of random ones
@@ -91,6 +91,7 @@ class State(NamedTuple):
     score: float = -1.    # held-out accuracy of `best`
     at: int = 0           # the step that `best` is from
     slow: float = 1.      # factor on lr, halved once when the loss was not finite
+    own: Tensor = torch.zeros(0) # numbers that the loss learns beside the images
 
     def to(self, device): return State(*(v.to(device) if isinstance(v, Tensor) else v for v in self))
 
@@ -115,28 +116,39 @@ def one_each(n:int):
     "One sentence for more ranks than streams"
     if whole('streams', n, 1) < world(): raise ValueError(f"streams: {n} draws a step for {world()} ranks, and each rank needs one; start at most {n} processes, or a new run with more streams")
 
-def slope(loss:Callable, # `(coreset, gen) -> scalar`
+# %% ../nbs/40_distill.ipynb #991d063e
+class Learned(NamedTuple):
+    "A loss with numbers of its own, learned beside the images"
+    loss: Callable # `(coreset, gen, own) -> scalar`
+    own: Tensor    # where they start
+    lr: float      # their step; each is one number, so its gradient is not multiplied by anything
+
+def slope(loss:Callable, # `(coreset, gen) -> scalar`, or `(coreset, gen, own)`
           coreset:Coreset, x:Tensor, # images; those of the coreset are not used
           gens, # of all streams; each rank draws from its own
-         ) -> tuple: # gradient in x, value
+          *own:Tensor, # a loss's own numbers, if it has any
+         ) -> tuple: # gradient in x, value, gradients in `own`
     "Gradient and value of the mean loss over all streams"
-    x = x.detach().requires_grad_()
+    x, *own = (t.detach().requires_grad_() for t in (x, *own))
     def one(gen):
-        value = loss(coreset._replace(x=x), gen)
-        g, = torch.autograd.grad(value, x)
-        return torch.cat([g.flatten(), value.detach().to(g).view(1)]).double()
-    both = (total(reduce(torch.add, map(one, share(gens))))/len(gens)).to(x)
-    return both[:-1].view_as(x), both[-1]
+        value = loss(coreset._replace(x=x), gen, *own)
+        return torch.cat([t.detach().to(x).flatten() for t in (*torch.autograd.grad(value, (x, *own)), value)]).double()
+    every = (total(reduce(torch.add, map(one, share(gens))))/len(gens)).to(x)
+    g, *rest, value = every.split([x.numel(), *(t.numel() for t in own), 1])
+    return g.view_as(x), value[0], *(r.view_as(t) for r,t in zip(rest, own))
 
 # %% ../nbs/40_distill.ipynb #98841651
 def outer_step(s:State, coreset:Coreset, # labels, weights; its x is not used
-               loss:Callable, # `(coreset, gen) -> scalar`, or an `Episode`
+               loss:Callable, # `(coreset, gen) -> scalar`, `Learned`, or an `Episode`
                gen, # source of randomness, or a list of them, one for each stream
                lr:float=1., momentum:float=.5, optimiser:str='sgd', average:float=0.): # options as in `outer`
     "Move the images down the gradient of the loss: `(state, value of the loss)`"
     gens = gen if isinstance(gen, list) else [gen]
     if isinstance(loss, Episode): return episode(s, coreset, loss, gens, lr, momentum, optimiser, average)
-    g, value = slope(loss, coreset, s.x, gens)
+    if isinstance(loss, Learned):
+        g, value, g_own = slope(loss.loss, coreset, s.x, gens, s.own)
+        s = s._replace(own=s.own - loss.lr*s.slow*g_own)
+    else: g, value = slope(loss, coreset, s.x, gens)
     x, moments = OPTIMISERS[optimiser](s.x, s.moments, len(s.x)*g, lr*s.slow, s.step, momentum)
     return s._replace(x=x, moments=moments, mean=average*s.mean + (1-average)*x, step=s.step+1), value.item()
 
@@ -158,7 +170,7 @@ def episode(s:State, coreset:Coreset, e:Episode, gens, *options): # options of `
     return s._replace(step=first+1), sum(values)/len(values)
 
 # %% ../nbs/40_distill.ipynb #cf8efeb1
-def outer(loss:Callable, # `(coreset, gen) -> scalar`, or an `Episode`
+def outer(loss:Callable, # `(coreset, gen) -> scalar`, `Learned`, or an `Episode`
           coreset:Coreset, # where to start
           judge:Callable, # `(coreset) -> dict` with 'accuracy_mean', on held-out data
           steps:int=1000, # outer steps; the published code makes 5000
@@ -176,18 +188,18 @@ def outer(loss:Callable, # `(coreset, gen) -> scalar`, or an `Episode`
     choose(optimiser, OPTIMISERS, 'optimiser')
     one_each(streams)
     x, values = coreset.x, []
-    s = good = state or State(x, torch.stack([0*x, 0*x]), x, x)
+    s = good = state or State(x, torch.stack([0*x, 0*x]), x, x, **(dict(own=loss.own.to(x)) if isinstance(loss, Learned) else {}))
     with progress_bar(steps, 'distill', 'step', s.step, progress) as bar:
         if not state: s = good = s._replace(score=judge(coreset)['accuracy_mean']) # the start is a candidate, too
         looked = s.score
         while s.step < steps:
             gens = streams_of(seed, s.step, streams, x.device)
             new, value = outer_step(s, coreset, loss, gens, lr, momentum, optimiser, average if s.step else 0.)
-            if not (value==value and abs(value)!=float('inf') and new.x.isfinite().all()):
+            if not (value==value and abs(value)!=float('inf') and new.x.isfinite().all() and new.own.isfinite().all()):
                 if good.slow < 1: raise ValueError(f"lr, alpha: the loss is not finite at step {s.step} again, with lr halved; lower lr (now {lr}) or the step of the chain")
                 warnings.warn(f"the loss was not finite at step {s.step}: back to step {good.step}, with lr halved to {lr/2}")
                 s = good = good._replace(slow=.5); values = []
-                bar.reset(steps); bar.update(s.step); continue
+                bar.n = bar.last_print_n = s.step; continue
             s, values = new, values + [value]
             bar.set_postfix(dict(loss=f'{value:.3g}', held_out=f'{looked:.3f}'), refresh=False)
             bar.update(1)
@@ -196,7 +208,7 @@ def outer(loss:Callable, # `(coreset, gen) -> scalar`, or an `Episode`
                 row = judge(coreset._replace(x=candidate))
                 looked = row['accuracy_mean']
                 if row['accuracy_mean'] > s.score: s = s._replace(best=candidate, score=row['accuracy_mean'], at=s.step)
-                good, row = s, dict(step=s.step, loss=sum(values)/len(values), **row, best=s.score)
+                good, row = s, dict(step=s.step, loss=sum(values)/len(values), **row, best=s.score) | (dict(own=s.own.tolist()) if len(s.own) else {})
                 values = []
                 if record: record(s, row)
     return s
@@ -325,7 +337,7 @@ def distill(method:str='cd', # a name in `bpc list`
     def finish():
         best.save(out/'coreset.safetensors'); save_png(best, out/'coreset.png')
 
-    if not state: once(seen, on.x, 0, None)
+    if m.learns and not state: once(seen, on.x, 0, None)
     loop = of(LOOP) | dict(lr=config['lr']/(len(on.x) if config['scale']=='sum' else 1)) if m.learns else dict(steps=0) # a summed energy is M times as steep
     kept = (f"the run in {out} is kept up to its last look, and the same command goes on with resume=True, where bf16=True or fewer processes (torchrun --nproc-per-node; the result is the same) need less; "
             "else begin one with a smaller ipc=, a narrower net= or fewer select_runs=")

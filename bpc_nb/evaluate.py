@@ -17,7 +17,7 @@ from .core import Coreset, choose, stream
 from .data import Data, match
 from .energy import energy
 from .metrics import summary
-from .networks import Network, network
+from .networks import Network, network, together
 from .progress import bar
 from .ranks import dealt, share
 from .train import Trained, train
@@ -46,7 +46,7 @@ def students(coreset:Coreset, # what they see
     runs = range(runs) if isinstance(runs, int) else runs
     theta = torch.stack([net.init(stream(seed, 'student', r)) for r in runs]).to(coreset.x.device)
     if coreset.x.shape[1]==1: augment = '_'.join(a for a in augment.split('_') if a!='flip')
-    if at_once is None: at_once = theta.is_cuda or net.P < 30_000
+    if at_once is None: at_once = together(net, theta.device)
     tensors = [t for t in (coreset.x, coreset.y, coreset.w) if t is not None]
     state, half = Trained(theta, torch.zeros_like(theta)), epochs//2 + 1
     gens = lambda e: [stream(seed, 'student', r, 'epoch', e, device=coreset.x.device) for r in runs]

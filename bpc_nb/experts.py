@@ -22,7 +22,7 @@ from .core import provenance, stream, within_memory, write_atomic
 from .data import Data, Split, whole
 from .energy import energy
 from .fast import accelerate
-from .networks import Network, theta_from
+from .networks import Network, theta_from, together
 from .progress import bar as progress_bar
 from .ranks import dealt, once, world
 from .train import Trained, train
@@ -183,7 +183,7 @@ def experts(data:Data, # what to train on: its training part
     for k,v in dict(n=n, epochs=epochs, batch=batch).items(): whole(k, v, 1)
     enough(n)
     if not 0 < part <= 1: raise ValueError(f"part: found {part}; expected a share of the training images, above 0 and at most 1")
-    at_once = device!='cpu' or net.P < 30_000
+    at_once = together(net, device)
     options = dict(n=n, epochs=epochs, lr=lr, part=part, batch=batch, momentum=momentum, weight_decay=weight_decay, loss=loss,
                    augment=augment, seed=seed, half=half, bf16=bf16, compile=compile, group=group or (-(-n//world()) if at_once else 1))
     buffer = once(claim, folder, describe(data, net, **options), group is None)

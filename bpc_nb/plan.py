@@ -23,7 +23,7 @@ from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import experts
 from .fast import accelerate
-from .networks import Network, network
+from .networks import Network, network, together
 from .train import Trained, train
 
 # %% ../nbs/87_plan.ipynb #4543d0ce
@@ -41,11 +41,11 @@ def stopwatch(f:Callable, n:int=3) -> tuple: # (seconds of a call, what the firs
 def of_experts(data:Data, net:Network, device, n, epochs, lr, part, batch, momentum, weight_decay, loss, augment, bf16, compile, group, **_) -> tuple:
     "Seconds of all experts: one batch of a group, times the number of batches"
     E, xy, N = energy(accelerate(net, bf16, compile).apply, loss), [t.to(device) for t in data.train], len(data.train.y)
-    group = group or (n if device!='cpu' or net.P < 30_000 else 1)
+    group = group or (n if together(net, device) else 1)
     theta = torch.stack([net.init(stream(0, 'plan', r)) for r in range(group)]).to(device)
     state, gens = Trained(theta, 0*theta), lambda e: [stream(0, 'plan', r, e, device=device) for r in range(group)]
     one = lambda: [*train(E, state, xy, [0], gens, batch, augmentation(augment) if augment else None, min(1., batch/N), lr=lr,
-                          momentum=momentum, weight_decay=weight_decay, at_once=device!='cpu' or net.P < 30_000)]
+                          momentum=momentum, weight_decay=weight_decay, at_once=together(net, device))]
     t, first = stopwatch(one)
     return t*ceil(n/group)*epochs*ceil(part*N/batch), first
 

@@ -9,7 +9,6 @@ __all__ = ['LINE', 'where', 'Lines', 'bar', 'board']
 import sys
 from typing import Callable
 
-from torch import Tensor
 from tqdm.auto import tqdm as widget
 from tqdm.std import tqdm
 
@@ -50,7 +49,6 @@ def bar(total:int, # steps of the task
 # %% ../nbs/04_progress.ipynb #e4d51784
 def board(folder, # gets the event files
           transform:Transform, # of the data
-          y:Tensor, # labels of the images
          ) -> Callable: # `(state, row)`, a callback of `distill`
     "Log the numbers and the best images of a run for TensorBoard"
     try: from torch.utils.tensorboard import SummaryWriter
@@ -61,6 +59,6 @@ def board(folder, # gets the event files
         writer, p = writers[0], transform.inverse(state.best.cpu()).clamp(0, 1)
         for k,v in row.items():
             if k!='step' and isinstance(v, (int,float)): writer.add_scalar(k, v, row['step'])
-        writer.add_image('best', sheet(p, layout(y, len(p))[0]), row['step'], dataformats='HWC')
+        writer.add_image('best', sheet(p, layout(None, len(p))[0]), row['step'], dataformats='HWC')
         writer.flush()
     return log

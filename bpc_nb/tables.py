@@ -71,13 +71,16 @@ CHAIN = 'L', 'alpha', 'temperature' # what tells contrastive divergence from its
 
 def gathered(rows) -> list: # of {label: lines}, one for each data set, ipc and protocol
     "The lines that belong together"
+    options = lambda r, among: json.dumps({k:v for k,v in r['config'].items() if (k in CHAIN)==among}, sort_keys=True)
     groups = {}
-    for r in rows:
-        recipe = json.dumps({k:v for k,v in r['config'].items() if k not in CHAIN}, sort_keys=True)
-        groups.setdefault((r['data'], r['ipc'], r['protocol']), {}).setdefault(recipe, {}).setdefault(label(r), []).append(r)
-    rank = lambda g: (sum(k in g for k in ('L=0','positive-only')), sum(r['held_out'] for r in g['CD'])/len(g['CD']))
+    for r in rows: groups.setdefault((r['data'], r['ipc'], r['protocol']), {}).setdefault(options(r, False), []).append(r)
+    def of(lines): # one group for each chain, all with the same controls
+        controls, chains = {}, {}
+        for r in lines: (chains.setdefault(options(r, True), []) if label(r)=='CD' else controls.setdefault(label(r), [])).append(r)
+        return [{'CD':c} | controls for c in chains.values()]
+    rank = lambda g: (sum(k in g for k in ('L=0','positive-only')), len(g['CD']), sum(r['held_out'] for r in g['CD'])/len(g['CD']))
     first = lambda at: (([*OF.values()] + [at[0].split()[0]]).index(at[0].split()[0]), *at)
-    return [max(with_cd, key=rank) for at in sorted(groups, key=first) if (with_cd := [g for g in groups[at].values() if 'CD' in g])]
+    return [max(some, key=rank) for at in sorted(groups, key=first) if (some := [g for lines in groups[at].values() for g in of(lines)])]
 
 # %% ../nbs/90_tables.ipynb #4cf1ad7f
 def ours(g:dict) -> list: # g: {label: lines}

@@ -114,7 +114,7 @@ def test_digits_from_experts_to_a_score(bpc, experts):
     assert (code, err) == (0, '')
     found = json.loads(out)
     run = Path('runs/cd-digits-1-1')
-    assert {p.name for p in run.iterdir()} == {'coreset.safetensors', 'coreset.png', 'log.jsonl', 'config.json', 'checkpoint.safetensors'}
+    assert {p.name for p in run.iterdir()} == {'coreset.safetensors', 'coreset.png', 'log.jsonl', 'config.json', 'checkpoint.safetensors', 'looks'}
     assert found['coreset'] == str(run/'coreset.safetensors') and 0 < found['held_out'] <= 1
     log = [json.loads(l) for l in (run/'log.jsonl').read_text().splitlines()]
     assert [r['step'] for r in log] == [10, 20, 30, 40, 50, 60] and found['held_out'] == max(r['accuracy_mean'] for r in log)

@@ -517,3 +517,27 @@ load('digits'); peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrs
 before = peak(); d = load('mnist'); print((peak()-before)*1024/sum(s.x.numel()*4 for s in (d.train, d.held, d.test)))"""
     out = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=os.environ | dict(PYTHONPATH=str(Path(__file__).parents[1])))
     assert float(out.stdout) < 3, out.stdout+out.stderr
+
+
+@pytest.mark.parametrize('mode', ('RGBA', 'LA', 'P', 'L'))
+def test_what_is_transparent_lies_on_white_paper(tmp_path, mode):
+    for c in 'ab':
+        (tmp_path/'logos'/c).mkdir(parents=True)
+        for i in range(3):
+            im = Image.new('RGBA', (8, 8), (0, 0, 0, 0))
+            im.paste((0, 0, 190+i, 255), (2, 2, 6, 6))
+            if mode in ('RGBA', 'LA'): im.convert(mode).save(tmp_path/'logos'/c/f'{i}.png')
+            else: im.convert("RGB").convert(mode).save(tmp_path/'logos'/c/f'{i}.png', transparency=Image.new('RGB', (1, 1)).convert(mode).getpixel((0, 0)))
+    d = load(tmp_path/'logos', held_out=0)
+    pixels = d.transform.inverse(d.train.x)
+    assert d.shape[0] == (1 if mode in ('LA', 'L') else 3)
+    assert pixels[..., 0, 0].min() > .99 and pixels[..., 4, 4].amin(1).max() < .1
+
+
+def test_photographs_of_a_telephone(tmp_path):
+    folder(tmp_path/'trip', w=1500, h=1000, a=3, b=3)
+    with pytest.raises(ValueError, match=r'size: the first image has 1000x1500 pixels, too many to learn; pass size='): load(tmp_path/'trip')
+    assert load(tmp_path/'trip', size=8).shape == (3, 8, 8)
+    (tmp_path/'trip'/'a'/'z.HEIC').write_bytes(b'\0\0\0\x24ftypheic')
+    with pytest.raises(ValueError, match=r'cannot decode image a/z.HEIC .*; repair, convert or remove, or pass skip_bad=True'): load(tmp_path/'trip', size=8)
+    assert load(tmp_path/'trip', size=8, skip_bad=True).meta['skipped'] == ['a/z.HEIC']

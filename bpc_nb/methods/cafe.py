@@ -95,9 +95,12 @@ def cafe_dsa(setup:Setup, beta:float=.01, early:float=.1, still:float=.04, moved
     return cafe(setup, beta, early, still, moved, most, watch, real, lr_net, augment)
 
 # %% ../../nbs/62_cafe.ipynb #bebb9768
-RECIPES = {
-    (None, None): dict(lr=.1),
-    ('digits', None): dict(net='convnet:width=64,depth=2'),
+RECIPES = { # (None, None) is for data of one's own
+    (None, None): dict(lr=.1, steps=200, every=20),  # published: 2000 episodes
+    ('digits', None): dict(net='convnet:width=64,depth=2', average=.98, steps=20, every=5, real=64, watch=20, most=10),
+    ('mnist', None): dict(average=.98, select_runs=2, select_protocol='dc'),
+    ('mnist', 1): dict(steps=40, every=10, real=64, watch=20, most=10, bf16=True, compile=True), # for two cores
+    ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
 }
 
 METHODS = {'cafe': Method(cafe, RECIPES, experts=False), 'cafe-dsa': Method(cafe_dsa, RECIPES, experts=False)}

@@ -81,9 +81,8 @@ def choice(setup:Setup, space:str, order:Callable): # order: `(f, m, gen) -> (m,
 # %% ../../nbs/50_select.ipynb #27370212
 def linear(a, b): return a@b.T # (n,D), (m,D) -> (n,m)
 
-def gaussian(width:float): # of the kernel
-    "exp(-|a-b|^2/(2 width^2))"
-    return lambda a, b: torch.cdist(a, b).square_().mul_(-.5/width**2).exp_()
+def gaussian(a, b): # exp(-|a-b|^2/2)
+    return torch.addmm(-((a*a).sum(1, True) + (b*b).sum(1))/2, a, b.T).exp_()
 
 MOST = 5e8 # entries of a kernel matrix that is kept
 
@@ -114,9 +113,10 @@ def herded(f:Tensor, m:int, gen=None) -> Tensor: # (n,D) -> (m,)
 def kernel_herded(f:Tensor, m:int, width:float=1.) -> Tensor: # width: in units of the class
     "Herding with a Gaussian kernel"
     f = f - f.mean(0)
-    k = gaussian(width*(f*f).sum(1).mean().sqrt().item())
-    mean = torch.cat([k(b, f).mean(1) for b in f.split(1000)])
-    return herd(f.new_ones(len(f)), mean, columns(k, f, m), m)
+    f = f/(width*(f*f).sum(1).mean().sqrt())
+    if len(f)**2 < MOST: column = (K := gaussian(f, f)).__getitem__; mean = K.mean(1) # the mean takes all columns, so keep them
+    else: column, mean = columns(gaussian, f, m), torch.cat([gaussian(b, f).mean(1) for b in f.split(1000)])
+    return herd(f.new_ones(len(f)), mean, column, m)
 
 # %% ../../nbs/50_select.ipynb #56c43b0e
 def centred(f:Tensor, m:int, first:int=None) -> Tensor: # (n,D) -> (m,); first: None is the nearest to the mean

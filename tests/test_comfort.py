@@ -1,0 +1,108 @@
+"""Progress, pictures in the terminal, completion, TensorBoard, the doctor, and what to do next."""
+import io, json, shutil, subprocess, sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from bpc_nb import cli, distill
+from bpc_nb.cli import main
+from conftest import TINY
+
+
+class Terminal(io.StringIO):
+    encoding = 'utf-8'
+    def isatty(self): return True
+
+
+def test_lines_in_a_log(bpc, experts, monkeypatch):
+    monkeypatch.setattr(sys, 'stderr', file := io.StringIO())
+    monkeypatch.setattr(distill, 'progress_bar', partial(distill.progress_bar, every=.02))
+    assert main(['distill', 'digits', *TINY, '--buffer', str(experts), '--out', 'run']) == 0
+    said = file.getvalue().splitlines()
+    assert 2 <= len(said) <= 62 and all(f'{part}' in said[-1] for part in ('distill: 60 of 60 steps', 'left, loss=', 'held_out=0.'))
+
+
+def test_a_bar_has_rate_time_left_loss_and_accuracy(bpc, experts, monkeypatch):
+    monkeypatch.setattr(sys, 'stderr', file := Terminal())
+    assert main(['distill', 'digits', *TINY, '--buffer', str(experts), '--out', 'run']) == 0
+    assert main(['experts', 'digits', '--net', TINY[1], '--n', '1', '--epochs', '2', '--out', 'e']) == 0
+    assert main(['evaluate', 'run/coreset.safetensors', '--runs', '1']) == 0
+    said = file.getvalue()
+    for task, unit in ('distill', 'step'), ('experts', 'epoch'), ('students', 'epoch'): assert f'{task}: 100%' in said and f' {unit}/s' in said, task
+    assert said.count('loss=') > 2 and 'held_out=0.' in said and 'accuracy=0.' in said
+    monkeypatch.setattr(sys, 'stderr', file := io.StringIO()) # done within the first minute: nothing in a log
+    assert main(['distill', 'digits', *TINY, '--buffer', str(experts), '--out', 'again']) == 0 and file.getvalue() == ''
+
+
+def test_what_to_do_next_and_tensorboard(bpc, experts):
+    pytest.importorskip('tensorboard')
+    code, out, err = bpc('distill', 'digits', *TINY, '--buffer', experts, '--out', 'run', '--tensorboard')
+    assert (code, err) == (0, '')
+    assert all(f'bpc {next_}' in out for next_ in ('evaluate run/coreset.safetensors --control', 'show run/coreset.safetensors', 'explore run'))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    found = EventAccumulator('run/tensorboard')
+    found.Reload()
+    rows = [json.loads(l) for l in Path('run/log.jsonl').read_text().splitlines()]
+    assert [(e.step, pytest.approx(e.value)) for e in found.Scalars('accuracy_mean')] == [(r['step'], r['accuracy_mean']) for r in rows]
+    assert 'tensorboard' not in json.loads(Path('run/config.json').read_text())
+
+
+def test_tensorboard_is_not_here(refused, experts, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'torch.utils.tensorboard', None)
+    refused('distill', 'digits', *TINY, '--buffer', experts, '--tensorboard', parts="pip install 'bpc_nb[tensorboard]'")
+    assert not Path('runs').exists()
+
+
+def test_show_draws_in_a_terminal_and_always_writes_a_png(bpc, monkeypatch):
+    from bpc_nb.zoo import load_coreset
+    load_coreset('digits', ipc=1).save('s.safetensors')
+    assert '▀' not in bpc('show', 's.safetensors')[1] and Path('s.png').exists()
+    Path('s.png').unlink()
+    file = Terminal()
+    for k, v in dict(TERM='xterm', COLORTERM='truecolor', COLUMNS='80').items(): monkeypatch.setenv(k, v)
+    with monkeypatch.context() as m:
+        m.setattr(sys, 'stdout', file)
+        assert main(['show', 's.safetensors']) == 0
+        drawn = file.getvalue()
+        m.setenv('NO_COLOR', '1'); m.setattr(sys, 'stdout', plain := Terminal())
+        assert main(['show', 's.safetensors']) == 0
+    assert drawn.count('▀') > 300 and max(l.count('▀') for l in drawn.splitlines()) <= 80 and '38;2;' in drawn and Path('s.png').exists()
+    assert '▀' not in plain.getvalue()
+
+
+def completed(shell, script, *words):
+    "What pressing tab after `words` offers"
+    ask = f"COMP_WORDS=({' '.join(repr(w) for w in words)}); COMP_CWORD={len(words)-1}; _bpc; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    out = subprocess.run([shell, '-c', script + '\n' + ask], capture_output=True, text=True)
+    assert out.returncode == 0, out.stderr
+    return out.stdout.split()
+
+
+@pytest.mark.skipif(not shutil.which('bash'), reason='not here: bash')
+def test_completion(bpc):
+    code, script, err = bpc('completion', 'bash')
+    assert (code, err) == (0, '')
+    tab = partial(completed, 'bash', script, 'bpc')
+    assert tab('dis') == ['distill'] and tab('ex') == ['experts', 'explore'] and {*tab('')} == {*cli.COMMANDS}
+    assert tab('distill', '--temp') == ['--temperature'] and tab('show', '--ou') == ['--out'] and tab('show', '--temp') == []
+    assert 'cd' in tab('distill', 'digits', '--method', '') and tab('distill', 'dig') == ['digits']
+    Path('my.safetensors').write_text('')
+    assert tab('show', 'my') == ['my.safetensors']
+
+
+def test_completion_of_zsh(bpc, refused):
+    refused('completion', 'fish', parts="shell: unknown 'fish'")
+    code, script, err = bpc('completion', 'zsh')
+    assert 'bashcompinit' in script
+    if shutil.which('zsh'): assert subprocess.run(['zsh', '-fc', script + '\nprint ok'], capture_output=True, text=True).stdout == 'ok\n'
+
+
+def test_doctor(bpc, monkeypatch, tmp_path):
+    monkeypatch.setenv('BPC_DATA', str(tmp_path))
+    code, out, err = bpc('doctor')
+    assert (code, err) == (0, '') and 'nothing is wrong' in out and all(f'\n{k} ' in out for k in ('packages', 'device', 'threads', 'compiler', 'cache'))
+    monkeypatch.setenv('BPC_DATA', '/no/such/folder')
+    code, out, err = bpc('doctor')
+    assert code == 2 and 'packages' in out and err == 'bpc: BPC_DATA names no folder: /no/such/folder\n'
+    assert json.loads(bpc('doctor', '--json')[1])['wrong'] == ['BPC_DATA names no folder: /no/such/folder']

@@ -1,0 +1,161 @@
+"""The explorer in a real browser: Voila serves a run, Chromium moves a slider, another picture appears; and what is no run."""
+import json, os, re, shutil, signal, socket, subprocess, sys, time
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from bpc_nb.distill import distill
+from conftest import NET
+
+ROOT = Path(__file__).resolve().parents[1]
+CHROMIUM = os.environ.get('CHROMIUM') or shutil.which('chromium') or shutil.which('google-chrome')
+MISSING = [p for p in ('ipywidgets', 'voila', 'playwright') if not find_spec(p)] + ['a Chromium']*(not CHROMIUM)
+in_browser = pytest.mark.skipif(bool(MISSING), reason=f"not here: {', '.join(MISSING)}")
+EXPLORE = 'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from bpc_nb.cli import main; sys.exit(main())'
+
+
+@pytest.fixture(scope='module')
+def runs(home, tmp_path_factory):
+    folder = tmp_path_factory.mktemp('runs')
+    for L in 0, 8: distill('cd', 'digits', 1, folder/f'L{L}', L=L, net=NET, experts=dict(n=2, epochs=5), steps=40, every=20, select_runs=1, T=2, k_max=2, progress=False)
+    return folder
+
+
+@pytest.fixture(scope='module')
+def url(runs):
+    p = subprocess.Popen([sys.executable, '-c', EXPLORE, 'explore', str(runs/'L8'), '--stay', '--json'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | dict(PYTHONPATH=str(ROOT)))
+    said = p.stdout.readline()
+    assert said, p.stderr.read()
+    yield json.loads(said)['url']
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=30)
+    assert p.returncode == 0 and 'Traceback' not in err, err
+
+
+@pytest.fixture(scope='module')
+def page(url):
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as pw:
+        b = pw.chromium.launch(executable_path=CHROMIUM, args=['--no-sandbox', '--disable-gpu', '--disable-quic'])
+        page = b.new_page(viewport=dict(width=1400, height=1500))
+        page.wrong = []
+        page.on('pageerror', lambda e: page.wrong.append(str(e)))
+        began = time.perf_counter()
+        page.goto(url)
+        page.locator('.bpc img').first.wait_for(timeout=120_000)
+        page.opened = time.perf_counter() - began
+        yield page
+        b.close()
+
+
+def figures(page): return page.locator('.widget-html-content > img').evaluate_all('l => l.map(i => i.src)')
+def tiles(page): return page.locator('.bpc img').evaluate_all('l => l.map(i => i.src)')
+
+def slide(page, name, *keys):
+    row = page.locator('.widget-inline-hbox', has=page.get_by_text(name, exact=True))
+    row.locator('.noUi-handle').focus()
+    for k in keys: page.keyboard.press(k)
+
+def until(page, f, old, seconds=60):
+    "The first answer that is not the old one"
+    end = time.monotonic() + seconds
+    while (new := f(page)) == old and time.monotonic() < end: page.wait_for_timeout(50)
+    assert new != old
+    return new
+
+
+@in_browser
+def test_a_page_opens_with_images_curves_and_a_chain(page):
+    print(f'opened in {page.opened:.1f} s')
+    assert len(tiles(page)) == 10
+    page.wait_for_timeout(200)
+    curves, chain = figures(page)
+    assert curves != chain and 'L8: cd on digits, 1 per class' in page.locator('body').inner_text()
+
+
+@in_browser
+def test_a_slider_moves_and_the_picture_changes(page):
+    curves, chain = figures(page)
+    slide(page, 'L', 'ArrowRight')
+    new = until(page, figures, [curves, chain])
+    assert new[0] == curves and new[1] != chain
+    slide(page, 'L', 'ArrowLeft')
+    assert until(page, figures, new) == [curves, chain] # the same draw, the same chain
+    for name in 'alpha', 'temperature':
+        old = figures(page)
+        slide(page, name, 'ArrowRight', 'ArrowRight')
+        until(page, figures, old)
+    images = tiles(page)
+    slide(page, 'outer step', 'ArrowLeft')
+    other = until(page, tiles, images)
+    assert len(other) == 10
+    slide(page, 'outer step', 'ArrowRight')
+    assert until(page, tiles, other) == images
+    if out := os.environ.get('SHOT'): page.screenshot(path=out)
+
+
+@in_browser
+def test_a_pointer_on_an_image_is_told_what_it_is(page):
+    page.locator('.bpc div').nth(3).hover()
+    tip = page.locator('.bpc div').nth(3).evaluate("e => getComputedStyle(e, '::after').content")
+    assert re.search(r'class 3\\?.*energy under theta\+ \d.*energy under theta- \d', tip, re.S), tip
+
+
+@in_browser
+def test_a_page_follows_its_run(page, runs):
+    looks, images = runs/'L8'/'looks', tiles(page)
+    shutil.copy(looks/'000000.safetensors', looks/'000060.safetensors') # as if it had gone on, to other images
+    until(page, tiles, images)
+    (looks/'000060.safetensors').unlink()
+    until(page, lambda p: tiles(p) == images, False)
+
+
+@in_browser
+def test_a_second_run_stands_beside_the_first_and_students_predict(page, runs):
+    page.locator('select').nth(1).select_option('L0')
+    page.locator('.bpc').nth(1).wait_for()
+    assert len(tiles(page)) == 20
+    page.get_by_role('button', name='train').click()
+    page.get_by_text(re.compile(r'accuracy \d.*ECE')).nth(1).wait_for(timeout=120_000)
+    old = figures(page)
+    slide(page, 'test image', 'ArrowRight')
+    until(page, figures, old)
+    assert page.wrong == []
+    if out := os.environ.get('SHOT'): page.screenshot(path=out.replace('.png', '_two.png'), full_page=True)
+
+
+def test_what_is_no_run(refused, runs, tmp_path):
+    (tmp_path/'empty').mkdir()
+    refused('explore', tmp_path/'none', parts='there is no folder')
+    refused('explore', tmp_path/'empty', parts='holds no run')
+    refused('explore', parts='there is no run in')
+    cut, other = tmp_path/'cut', tmp_path/'other'
+    for d, text in (cut, (runs/'L8'/'config.json').read_text()[:50]), (other, '{"method": "cd"}'): d.mkdir(); (d/'config.json').write_text(text)
+    refused('explore', cut, parts=('config.json', 'cut off'))
+    refused('explore', other, parts='another version')
+    refused('explore', runs/'L8', '--beside', other, parts='another version')
+
+
+@pytest.mark.skipif(not find_spec('voila'), reason='not here: voila')
+def test_a_port_that_is_taken(refused, runs):
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0)); s.listen()
+        refused('explore', runs/'L8', '--port', s.getsockname()[1], parts=('port: ', 'cannot be used', 'choose another one'))
+
+
+def test_voila_is_not_here(refused, runs, monkeypatch):
+    monkeypatch.setitem(sys.modules, 'voila', None)
+    refused('explore', runs/'L8', parts=('voila', "pip install 'bpc_nb[explorer]'"))
+
+
+def test_no_browser(bpc, runs, monkeypatch):
+    from bpc_nb import explorer
+    class Quick:
+        returncode = 0
+        def wait(self): pass
+        terminate = wait
+    monkeypatch.setattr(explorer, 'served', lambda *a: Quick())
+    monkeypatch.setattr(explorer.webbrowser, 'open', lambda url: False)
+    code, out, err = bpc('explore', runs/'L8')
+    assert (code, err) == (0, '') and 'no browser was found here: open this address' in out and 'http://127.0.0.1:' in out
