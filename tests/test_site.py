@@ -18,7 +18,7 @@ EARLY = [new_markdown_cell('# Early\n> A claim'), new_code_cell('#| default_exp 
          new_code_cell('#| export\ndef sample(x, # a number\n           n:int|None=3, # how many\n          )->list: # of numbers\n    "Draw (Eq. 12)"\n    return [x]*n\n\nclass Sample: "One"'),
          new_markdown_cell('Draw by Eq. 12 with `sample` or `sample(x)`, not `x`:\n\n$$a = b \\tag{12}$$')]
 LATE = [new_markdown_cell('# Late'), new_code_cell('from bpc_nb.early import sample as s'),
-        new_markdown_cell("`s`, `sample`, `Sample`, `bpc_nb.early`, [`s`](00_early.html) and $`s`$ of Eqs. 11 and 12; others write (Kim et al. 2022, Eq. 12) or Eq. 12'.\n\n    `s`")]
+        new_markdown_cell("`s`, `sample`, `Sample`, `bpc_nb.early`, [`s`](00_early.html#A-head) and $`s`$ of Eqs. 11 and 12; others write (Kim et al. 2022, Eq. 12) or Eq. 12'.\n\n    `s`")]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def book(): return build.Book({'00_early': new_notebook(cells=EARLY), '41_late':
 def test_names_and_equations_become_links(book):
     text = build.markdown(book, '41_late', LATE[2].source)
     to = '(#api-00_early-sample)'
-    assert text.startswith(f'[`s`]{to}, `sample`, [`Sample`](#api-00_early-class-sample), [`bpc_nb.early`](00_early.ipynb), [`s`](00_early.ipynb) and $`s`$ of Eqs. 11 and [12](#eq-00_early-12)')
+    assert text.startswith(f'[`s`]{to}, `sample`, [`Sample`](#api-00_early-class-sample), [`bpc_nb.early`](00_early.ipynb), [`s`](00_early.ipynb#a-head) and $`s`$ of Eqs. 11 and [12](#eq-00_early-12)')
     assert "(Kim et al. 2022, Eq. 12) or Eq. 12'" in text and text.endswith('    `s`')
 
 
