@@ -5,7 +5,7 @@
 The figures are those that the notebooks are committed with; that their code still runs is what `make test` says.
 Every warning is an error, and names the chapter and the cell.
 """
-import ast, io, os, re, shutil, sys, tokenize
+import ast, io, os, re, sys, tokenize
 from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,7 +16,7 @@ import yaml
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
-NBS, PAGES, HTML = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html'
+NBS, PAGES, HTML, CHANGES = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html', ROOT/'CHANGELOG.md'
 PARTS = { # file names -> what the part is called in the sidebar
     '0*': 'Words', '1*': 'From images to an energy', '2*': 'From the energy to samples', '3*': 'Measuring', '4*': 'Pseudo-coresets', '5*': 'Choosing', '6*': 'Matching',
     '7*': 'Through training', '8[0-3]*': 'Kernels and scale', '8[4-9]*': 'Tools', '9*': 'Results and use'}
@@ -199,7 +199,8 @@ def markdown(book, stem, text) -> str:
             if by := book.code.get((book.family(stem), n)): out += '\n\n{.eq-code}\nEq. ' + n + ' in code: ' + ', '.join(f'[`{f}`](#{label(s, f)})' + ('' if s==stem else f' in [{title(book.nbs[s])}]({s}.ipynb)') for s,f in by)
         return f'\n\n{out}\n\n'
     text = re.sub(r'\$\$(?:(?!\$\$).)*?\$\$', lambda m: implemented(m) if '\\tag' in m[0] else m[0], prose(book, stem, text), flags=re.S)
-    return re.sub(r'\]\((\w+)\.html(#[\w-]+)?\)', r'](\1.ipynb\2)', text)
+    text = re.sub(r'\]\((\w+)\.html(#[\w-]+)?\)', r'](\1.ipynb\2)', text)
+    return re.sub(r'\]\(((?:\w+\.ipynb)?#[\w-]+)\)', lambda m: m[0].lower() if '#api-' not in m[1] and '#eq-' not in m[1] else m[0], text) # headings, as Jupyter writes them
 
 def title(nb): return next(m[1] for c in nb.cells if (m := re.match(r'# (.+)', c.source)) and c.cell_type=='markdown')
 
@@ -296,16 +297,17 @@ def build(run=False) -> list: # of sentences; none: all is well
             nb.cells.append(new_markdown_cell('\n\n'.join(toc))); made[s].append(0)
         for k,c in enumerate(nb.cells): c.id = f'{s}-{k}'[-60:]
         write(PAGES/f'{s}.ipynb', nbformat.writes(nb))
-    extra = dict(reference=listing(book), equations=equations(book), changelog=(ROOT/'CHANGELOG.md').read_text(encoding='utf-8').replace('](nbs/', ']('))
+    extra = dict(reference=listing(book), equations=equations(book), changelog=CHANGES.read_text(encoding='utf-8').replace('](nbs/', ']('))
     for k,text in extra.items(): write(PAGES/f'{k}.md', text)
     for p in PAGES.iterdir():
         if p.stem not in made and p.stem not in extra: p.unlink()
     from sphinx.cmd.build import build_main
     os.environ['PATH'] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    warned = ROOT/'build'/'docs.log'
-    warned.parent.mkdir(exist_ok=True)
+    kept = HTML.parent/'_doctrees' # what Sphinx read, for the next time
+    kept.mkdir(parents=True, exist_ok=True)
+    warned = kept/'warnings'
     stderr, sys.stderr = sys.stderr, io.StringIO() # said once, below, by chapter and cell
-    try: rc = build_main(['-q', '-W', '--keep-going', '--no-color', '-w', str(warned), '-c', str(ROOT/'docs'), str(PAGES), str(HTML)]); told = sys.stderr.getvalue()
+    try: rc = build_main(['-q', '-W', '--keep-going', '--no-color', '-w', str(warned), '-d', str(kept), '-c', str(ROOT/'docs'), str(PAGES), str(HTML)]); told = sys.stderr.getvalue()
     finally: sys.stderr = stderr
     sources = {s:(nbs[s], made[s]) for s in stems}
     said = [located(l, sources) for l in warned.read_text().splitlines() if l.strip()]

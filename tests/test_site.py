@@ -1,5 +1,5 @@
 """The site: what docs/build.py makes of notebooks, and the built pages as a reader meets them, in a browser."""
-import importlib.util, os, re, shutil, subprocess, sys
+import importlib.util, os, re, shutil
 from pathlib import Path
 
 import nbformat
@@ -18,7 +18,7 @@ EARLY = [new_markdown_cell('# Early\n> A claim'), new_code_cell('#| default_exp 
          new_code_cell('#| export\ndef sample(x, # a number\n           n:int|None=3, # how many\n          )->list: # of numbers\n    "Draw (Eq. 12)"\n    return [x]*n\n\nclass Sample: "One"'),
          new_markdown_cell('Draw by Eq. 12 with `sample` or `sample(x)`, not `x`:\n\n$$a = b \\tag{12}$$')]
 LATE = [new_markdown_cell('# Late'), new_code_cell('from bpc_nb.early import sample as s'),
-        new_markdown_cell("`s`, `sample`, `Sample`, `bpc_nb.early`, [`s`](00_early.html) and $`s`$ of Eqs. 11 and 12; others write (Kim et al. 2022, Eq. 12) or Eq. 12'.\n\n    `s`")]
+        new_markdown_cell("`s`, `sample`, `Sample`, `bpc_nb.early`, [`s`](00_early.html#A-head) and $`s`$ of Eqs. 11 and 12; others write (Kim et al. 2022, Eq. 12) or Eq. 12'.\n\n    `s`")]
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def book(): return build.Book({'00_early': new_notebook(cells=EARLY), '41_late':
 def test_names_and_equations_become_links(book):
     text = build.markdown(book, '41_late', LATE[2].source)
     to = '(#api-00_early-sample)'
-    assert text.startswith(f'[`s`]{to}, `sample`, [`Sample`](#api-00_early-class-sample), [`bpc_nb.early`](00_early.ipynb), [`s`](00_early.ipynb) and $`s`$ of Eqs. 11 and [12](#eq-00_early-12)')
+    assert text.startswith(f'[`s`]{to}, `sample`, [`Sample`](#api-00_early-class-sample), [`bpc_nb.early`](00_early.ipynb), [`s`](00_early.ipynb#a-head) and $`s`$ of Eqs. 11 and [12](#eq-00_early-12)')
     assert "(Kim et al. 2022, Eq. 12) or Eq. 12'" in text and text.endswith('    `s`')
 
 
@@ -74,6 +74,23 @@ def test_broken_links_and_missing_images(tmp_path, html, said):
     assert bool(found) == bool(said) and said in ''.join(found)
 
 
+@pytest.mark.filterwarnings('ignore')
+def test_what_is_wrong_on_a_page_is_said_with_its_cell(monkeypatch, tmp_path):
+    pytest.importorskip('sphinx')
+    for k, p in dict(NBS='nbs', PAGES='pages', HTML='html', CHANGES='changes.md').items(): monkeypatch.setattr(build, k, tmp_path/p)
+    (tmp_path/'nbs').mkdir()
+    (tmp_path/'changes.md').write_text('# Changelog')
+    nbformat.write(new_notebook(cells=[new_markdown_cell('# Front\n> Page')]), tmp_path/'nbs'/'index.ipynb')
+    good, bad = [new_markdown_cell('# A chapter'), new_markdown_cell('Fine: $a^2$ and [front](index.html).')], [
+        new_markdown_cell(t) for t in ('A formula: $\\frac{a}$', 'A link: [gone](99_gone.html)', 'An image: ![gone](gone.png)', 'A place: [gone](#gone)')]
+    nbformat.write(new_notebook(cells=good), tmp_path/'nbs'/'41_a.ipynb')
+    assert build.build() == []
+    nbformat.write(new_notebook(cells=good + bad), tmp_path/'nbs'/'41_a.ipynb')
+    said = build.build()
+    for i, c in enumerate(bad, 2): assert any(s.startswith(f'nbs/41_a.ipynb, cell {i} ({c.source[:8]!r}'[:-1]) for s in said), (i, said)
+    assert len(said) == 4, said
+
+
 def test_parts_hold_every_chapter():
     stems = [p.stem for p in (ROOT/'nbs').glob('[0-9]*.ipynb')]
     assert [s for c in build.parts(stems).values() for s in c] == sorted(stems)
@@ -91,10 +108,12 @@ def test_front_page_shows_the_results_of_today():
 @pytest.mark.parametrize('schema, file', [('github-workflows', '.github/workflows/ci.yml'), ('citation-file-format', 'CITATION.cff')])
 def test_files_for_others_are_what_they_expect(schema, file, tmp_path):
     pytest.importorskip('check_jsonschema')
-    ok = lambda p: subprocess.run([sys.executable, '-m', 'check_jsonschema', '--builtin-schema', f'vendor.{schema}', p], cwd=ROOT, capture_output=True, text=True)
-    assert (r := ok(file)).returncode == 0, r.stdout
+    from check_jsonschema import main
+    from click.testing import CliRunner
+    check = lambda p: CliRunner().invoke(main, ['--builtin-schema', f'vendor.{schema}', str(p)])
+    assert (r := check(ROOT/file)).exit_code == 0, r.output
     (tmp_path/'bad.yml').write_text((ROOT/file).read_text().replace('runs-on:', 'run-on:').replace('message:', 'massage:'))
-    assert ok(tmp_path/'bad.yml').returncode != 0
+    assert check(tmp_path/'bad.yml').exit_code == 1
 
 
 def test_versions_agree():
