@@ -29,7 +29,8 @@ def pairs(S:Coreset, K:int, draw:Callable, aug:Callable, gen:Generator) -> list:
     both = []
     for k in range(K):
         x, D = S.x[S.y==k], draw(k, gen, S.x.device)
-        both.append(aug(torch.cat([x, D]), gen).split([len(x), len(D)]))
+        x, D = aug(torch.cat([x, D]), gen).split([len(x), len(D)])
+        both.append((x, D.detach()))
     return [(torch.cat(side), [len(x) for x in side]) for side in zip(*both)]
 
 def centres(f:Tensor, sizes) -> Tensor: # features (B,...), class by class; (K,D)
