@@ -85,7 +85,7 @@ def test_pickle_is_refused_and_not_run(refused, tmp_path):
     ('--start rael', "did you mean 'real'?"), ('--select-protocol quik', "did you mean 'quick'?"), ('--augment flop', "did you mean 'flip'?"), ('--device gpu', 'device'),
     ('--experts epoch=3', "did you mean 'epochs'?"), ('--experts n=many', "'many' is not a whole number"), ('--experts n', 'name=value'),
     ('--experts n=0', 'n: expected'), ('--T 50', 'lower T'), ('--alpha -1', 'alpha'), ('--net convnet:depth=5', 'at least 32x32'),
-    ('--method positive-only --L 5', ['--L is an option of cd', '; positive-only takes --T']), ('--method rkl --T 2', '; rkl takes --L'), ('more', "unexpected 'more'"),
+    ('--method positive-only --L 5', ['--L is an option of cd', '; positive-only takes --T']), ('--method rkl --T 2', '; rkl takes --L'), ('xyz', "unexpected 'xyz'"),
 ])
 def test_bad_word(refused, experts, words, parts):
     named = ['--buffer', experts] if '--net' not in words and '--experts' not in words else []
