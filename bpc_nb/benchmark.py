@@ -252,7 +252,7 @@ FLOORS = {'floor': partial(floor, torch.float32), 'floor bf16': partial(floor, t
 def formats(f): return {name:partial(f, **o) for name,o in FAST.items()}
 
 CONTENDERS = dict( # kind -> name -> function of a workload
-    step={'published recipe': partial(outer_steps, published, plain=True), 'published, memory kept': partial(outer_steps, published),
+    step={'published recipe': partial(outer_steps, published, plain=True), 'published and memory': partial(outer_steps, published),
           'trajectory matching': partial(outer_steps, unrolled, plain=True), 'forward KL': partial(outer_steps, forward_kl, plain=True)} | formats(partial(outer_steps, cd)) | FLOORS,
     match={'published recipe': plain_matches} | formats(matches),
     epoch={'one by one': plain_experts} | formats(our_experts) | FLOORS,
