@@ -32,10 +32,9 @@ def test_no_experts():
 
 
 def test_grid_file():
-    cells = grid.cells(ROOT/'results'/'matching.toml')
-    small = {(c['method'], c['data'], c['ipc']) for c in cells if not c.get('gpu')}
+    small, large = ({(c['method'], c['data'], c['ipc']) for c in grid.cells(ROOT/'results'/f'{name}.toml')} for name in ('matching', 'queue'))
     assert small >= {(m, d, i) for m in METHODS for d, i in (('digits', 1), ('digits', 10), ('mnist', 1))}
-    assert {(m, 'cifar10', 10) for m in METHODS} <= {(c['method'], c['data'], c['ipc']) for c in cells if c.get('gpu')}
+    assert {(m, 'cifar10', 10) for m in METHODS} <= large
 
 
 @pytest.mark.parametrize('method', METHODS)
