@@ -69,7 +69,7 @@ def of_step(m, data:Data, S:Coreset, net:Network, fast:Network, config:dict, dev
     "Seconds of a step on the images, what the first one took more, and MB"
     of = lambda options: {k:config[k] for k in options}
     E, before = energy(fast.apply, **of(ENERGY)), peak_from_here()
-    loss = m.make(Setup(E, net, data, Pair(*[net.init(stream(0)).to(device)]*2), energy(fast.apply, config['loss'], 'sum')), **of(options_of(m.make)))
+    loss = m.make(Setup(E, fast, data, Pair(*[net.init(stream(0)).to(device)]*2), energy(fast.apply, config['loss'], 'sum')), **of(options_of(m.make)))
     step, more = stopwatch(lambda: outer_step(State(S.x, torch.stack([0*S.x]*2), S.x, S.x), S, loss, stream(0, device=device)))
     return step, more, torch.cuda.max_memory_allocated()/1e6 if device!='cpu' else peak() - before
 
