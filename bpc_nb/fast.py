@@ -138,12 +138,13 @@ def unsquash(go, h, a, c): # the gradient of the result
 class First(torch.autograd.Function):
     "A convolution as product of patches, and the block that follows"
     @staticmethod
-    def forward(X, mean, cov, w, g, b, size, eps, compile): # as in `Patches`; w (B,C,J), g, b (B,C)
-        h, w = (X@w.mT).unflatten(1, size), w.to(mean.dtype)
-        cw = w@cov
-        m, r = (w*mean[:,None]).sum(-1), ((cw*w).sum(-1).clamp(min=0) + eps).rsqrt()
-        a = r*g; c = b - m*a
-        return (compiled(squash) if compile else squash)(h, a, c), h, cw, m, r, a, c
+    def forward(X, mean, cov, w, g, b, size, eps, compile): # as in `Patches`, of R networks; g, b (R,C)
+        h, w = (X.flatten(1, 2)@w.mT).unflatten(1, X.shape[1:3]), w.to(mean.dtype)
+        m, v = mean@w.mT, torch.einsum('rcj,rck,rbjk->rbc', w, w, cov)
+        r = (v.clamp(min=0) + eps).rsqrt()
+        a = r*g[:,None]; c = b[:,None] - m*a
+        out = (compiled(squash) if compile else squash)(h.flatten(0, 1).unflatten(1, size), a.flatten(0, 1), c.flatten(0, 1))
+        return out.unflatten(0, a.shape[:2]), h, m, r, a, c
     @staticmethod
     def setup_context(ctx, inputs, outputs):
         (*tensors,ctx.size,ctx.eps,ctx.compile), (_,*kept) = inputs, outputs
@@ -152,24 +153,26 @@ class First(torch.autograd.Function):
         ctx.save_for_backward(*tensors, *kept)
     @staticmethod
     def backward(ctx, go, *_):
-        X,mean,cov,w,g,b,h,cw,m,r,a,c = ctx.saved_tensors
+        X,mean,cov,w,g,b,h,m,r,a,c = ctx.saved_tensors
         if torch.is_grad_enabled(): # the gradient will be differentiated
-            out = block_plain((X@w.mT).unflatten(1, ctx.size).permute(0,3,1,2), g, b, ctx.eps)
+            y = (X@w.mT[:,None]).unflatten(2, ctx.size).movedim(-1, 2)
+            out = block_plain(y.flatten(0, 1), *(p[:,None].expand(y.shape[:3]).flatten(0, 1) for p in (g, b)), ctx.eps).unflatten(0, y.shape[:2])
             return None, None, None, *once_more(out, (w, g, b), go, ctx.needs_input_grad[3:]), None, None, None
-        P = (X.mT@(compiled(unsquash) if ctx.compile else unsquash)(last(go), h, a, c).flatten(1,2)).mT.to(a.dtype)
-        s = P[...,-1]; x = r*((P*w).sum(-1) - m*s)
-        gw = a[...,None]*(P - s[...,None]*mean[:,None] - (r*x)[...,None]*cw)
-        return None, None, None, gw.to(w.dtype), x, s, None, None, None
+        delta = (compiled(unsquash) if ctx.compile else unsquash)(last(go.flatten(0, 1)), h.flatten(0, 1).unflatten(1, ctx.size), a.flatten(0, 1), c.flatten(0, 1)).view(h.shape)
+        P, wf = (X.mT@delta).to(a.dtype), w.to(a.dtype)
+        s = P[...,-1,:]; x = r*((P*wf.mT[:,None]).sum(-2) - m*s)
+        gw = (a[...,None,:]*P).sum(1).mT - (a*s).mT@mean - torch.einsum('rbc,rbjk,rck->rcj', a*r*x, cov, wf)
+        return None, None, None, gw.to(w.dtype), x.sum(1), s.sum(1), None, None, None
     @staticmethod
     def vmap(info, dims, *args): return several(First, info, dims, args, 6)
 
 # %% ../nbs/15_fast.ipynb #ab72cac0
 class Patches(NamedTuple):
     "What a first block needs to know of its images"
-    X: Tensor    # (B,n,J) their patches, with a column of ones
-    mean: Tensor # (B,J) of these
-    cov: Tensor  # (B,J,J)
-    w: Tensor    # (B,C,J) weights for each image
+    X: Tensor    # (1,B,n,J) their patches, with a column of ones
+    mean: Tensor # (1,B,J) of these
+    cov: Tensor  # (1,B,J,J)
+    w: Tensor    # (1,C,J) weights
     size: tuple  # (H,W), H*W = n
 
 class Bare(nn.Module):
@@ -184,15 +187,13 @@ class Bare(nn.Module):
         if d!='cpu' or x.shape[1]>3 or x.requires_grad: return F.conv2d(x.to(w.dtype).movedim(1, -1).contiguous().movedim(-1, 1), w, padding=self.pad) # channels last, spelled for vmap
         height = x.shape[2] + 2*self.pad[0] - self.size[0] + 1
         X, mean, cov = self.patches(x, w.dtype)
-        return Patches(X, mean, cov, F.pad(w.movedim(1, -1).flatten(1), (0,1)).expand(len(x), -1, -1), (height, X.shape[1]//height))
+        return Patches(X, mean, cov, F.pad(w.flatten(1), (0,1))[None], (height, X.shape[2]//height))
     def patches(self, x, dtype):
         if self.kept is None or self.kept[0]() is not x or self.kept[1:3]!=(x._version, dtype):
-            wide = F.pad(x.to(dtype).movedim(1, -1), (0, 0, *2*self.pad[1:], *2*self.pad[:1])).contiguous() # (B,H,W,C)
-            X = wide.unfold(1, self.size[0], 1).unfold(2, self.size[1], 1).permute(0,1,2,4,5,3).flatten(3).flatten(1, 2)
-            X = F.pad(X, (0,1), value=1.)
+            X = F.pad(F.unfold(x.to(dtype), self.size, padding=self.pad).mT, (0,1), value=1.)[None]
             Xf = X.to(torch.promote_types(dtype, torch.float32))
-            mean = Xf.mean(1)
-            self.kept = ref(x), x._version, dtype, (X, mean, Xf.mT@Xf/X.shape[1] - mean[:,:,None]*mean[:,None])
+            mean = Xf.mean(2)
+            self.kept = ref(x), x._version, dtype, (X, mean, Xf.mT@Xf/Xf.shape[2] - mean[...,None]*mean[...,None,:])
         return self.kept[3]
 
 class Fused(nn.Module):
@@ -201,9 +202,8 @@ class Fused(nn.Module):
         super().__init__()
         self.weight, self.bias, self.eps, self.compile = norm.weight, norm.bias, norm.eps, compile
     def forward(self, y):
-        g, b = (p.expand(len(y.X if isinstance(y, Patches) else y), -1) for p in (self.weight, self.bias))
-        if isinstance(y, Patches): return First.apply(*y[:4], g, b, y.size, self.eps, self.compile)[0]
-        return Block.apply(y, g, b, self.eps, self.compile)[0]
+        if isinstance(y, Patches): return First.apply(*y[:4], self.weight[None], self.bias[None], y.size, self.eps, self.compile)[0].flatten(0, 1)
+        return Block.apply(y, *(p.expand(len(y), -1) for p in (self.weight, self.bias)), self.eps, self.compile)[0]
 
 # %% ../nbs/15_fast.ipynb #e89139c6
 def fusible(conv, norm, act, pool): # four layers
