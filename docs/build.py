@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 NBS, PAGES, HTML, CHANGES = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html', ROOT/'CHANGELOG.md'
 PARTS = { # file names -> what the part is called in the sidebar
     '0*': 'Words', '1*': 'From images to an energy', '2*': 'From the energy to samples', '3*': 'Measuring', '4*': 'Pseudo-coresets', '5*': 'Choosing', '6*': 'Matching',
-    '7*': 'Through training', '8[0-3]*': 'Kernels and scale', '8[4-9]*': 'Tools', '9*': 'Results and use'}
-OWN = range(42, 86) # chapters that cite the equations of papers of their own; all others cite those of contrastive divergence
+    '7*': 'Through training', '8[0-7]*': 'Tools', '8[89]*': 'Results and use', '9*': 'Results and use'}
+OWN = range(42, 80) # chapters that cite the equations of papers of their own; all others cite those of contrastive divergence
 
 
 class Broken(Exception): "A chapter that cannot become a page"
