@@ -15,6 +15,7 @@ from ..augment import augment as augmentation
 from ..core import Coreset, run
 from ..distill import Method, Setup
 from ..energy import contrast
+from .cd import RECIPES as CD
 from ..samplers.langevin import langevin
 
 # %% ../../nbs/42_fkl.ipynb #638ad570
@@ -77,6 +78,7 @@ RECIPES = {
     ('digits', None): dict(net='convnet:width=64,depth=2', L=10, alpha=.08, experts=dict(n=10)), # as `cd`
     ('digits', 1): dict(steps=600, T=5),
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5),
+    **{at:r for at,r in CD.items() if at[0]=='mnist'}, # that of `cd`, too
     **{('cifar10', ipc):dict(T=1, experts=dict(epochs=o['k_max'], batch=256), **o) for ipc,o in TABLE2.items()},
 }
 
