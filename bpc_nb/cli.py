@@ -19,7 +19,7 @@ from fastcore.docments import docments
 
 from . import __version__
 from .benchmark import bench, bpc_bench
-from .core import Coreset, choose, registry, save_png, within_memory
+from .core import Coreset, choose, provenance, registry, save_png, within_memory
 from .data import NAMED, load, summary
 from .distill import buffer_for, choices, configure, distill, options_of, outer
 from .doctor import bpc_doctor
@@ -198,7 +198,7 @@ def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, 
     refuse_others(method, given)
     for k in 'out','seed','resume': given.pop(k, None) # make no difference
     p = plan(method, data_from(data, given), ipc, auto(device), **given)
-    if json: return p
+    if json: return p | dict(made=provenance())
     s = {k.replace('_', ' '):f"{v:.0f} s" for k,v in p['seconds'].items()}
     head = f"{p['method']} on {p['data']}, ipc {p['ipc']}: {p['net']} with {p['parameters']:,} parameters"
     return '\n'.join([head, lines({**s, 'in all':f"{p['seconds_total']:.0f} s; {p['steps']} steps of {p['step_seconds']:.3f} s, {p['looks']} looks"} |
