@@ -6,7 +6,7 @@
 __all__ = ['STARTS', 'OPTIMISERS', 'LOOP', 'ENERGY', 'RUN', 'LOOKS', 'HOW', 'Setup', 'Method', 'start_real', 'start_mix',
            'start_noise', 'sgd_step', 'adam_step', 'State', 'save_state', 'load_state', 'streams_of', 'one_each',
            'Learned', 'slope', 'outer_step', 'Episode', 'episode', 'outer', 'options_of', 'choices', 'known_to',
-           'recipe', 'configure', 'buffer_for', 'looks', 'keep_look', 'distill', 'how', 'forget', 'begin']
+           'recipe', 'starts', 'configure', 'buffer_for', 'looks', 'keep_look', 'distill', 'how', 'forget', 'begin']
 
 # %% ../nbs/40_distill.ipynb #b3d8af82
 import hashlib, inspect, json, math, tempfile, warnings
@@ -246,6 +246,11 @@ def recipe(method:str, data:str, ipc:int) -> dict: # data: name of the data set
     return r.get((None, None), {}) | r.get((name, None), {}) | r.get((name, ipc), {})
 
 # %% ../nbs/40_distill.ipynb #02ffad05
+def starts() -> dict: # name -> `(data, ipc, gen) -> coreset`
+    "The ways to start; what a method that learns nothing chooses is one, too, and is chosen among the data later"
+    return STARTS | {n:start_real for n,m in registry().items() if not m.learns}
+
+# %% ../nbs/40_distill.ipynb #a462c41b
 def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of the data set
     "Defaults, then the recipe, then `options`; an unknown one is an error"
     m = choose(method, registry(), 'method')
@@ -255,7 +260,7 @@ def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of
     config['experts'] = recipe(method, data, ipc).get('experts', {}) | (options.get('experts') or {})
     for k in config['experts']: choose(k, options_of(make_experts), 'option of experts')
     share = lambda v: 0<=v<1
-    for k,of in dict(start=STARTS, optimiser=OPTIMISERS, select_protocol=PROTOCOLS).items(): k in config and choose(config[k], of, k)
+    for k,of in dict(start=starts(), optimiser=OPTIMISERS, select_protocol=PROTOCOLS).items(): k in config and choose(config[k], of, k)
     for k in 'steps','every','select_runs': k in config and whole(k, config[k], 1)
     for k,ok,range in (('lr', lambda v: v>0, 'above 0'), ('momentum', share, 'in [0,1)'), ('average', share, 'in [0,1)')):
         if k in config and not ok(config[k]): raise ValueError(f"{k}: found {config[k]}; expected a number {range}")
@@ -298,9 +303,9 @@ def distill(method:str='cd', # a name in `bpc list`
     if not isinstance(data, Data): data = load(data)
     config = configure(method, data.name, ipc, **options)
     if not len(data.held.y): raise ValueError(f"held_out: no image of {data.name} is held out, and the coreset is chosen on these; raise held_out or add images")
-    start = STARTS[config.get('start', 'real')](data, ipc, stream(seed, 'start'))
+    start, chooser = starts()[config.get('start', 'real')](data, ipc, stream(seed, 'start')), registry().get(config.get('start'))
     net, m = config['net'], registry()[method]
-    needs = m.draws(config)
+    needs = m.draws(config) or bool(chooser) and chooser.draws(known_to(chooser))
     if not isinstance(net, Network): net = network(net, data.shape, data.K)
     out = Path(out or once(tempfile.mkdtemp, '', 'bpc_'))
     buffer = open_buffer(buffer, data, net) if buffer and needs else None
@@ -314,10 +319,11 @@ def distill(method:str='cd', # a name in `bpc list`
     E = energy(fast.apply, **of(ENERGY))
     if needs and not buffer: buffer = buffer_for(data, net, config['experts'], device, progress)
     if buffer: same_on_all({f'finished trajectories in {buffer.folder}': len(buffer.complete)}) # a folder that all of them see
-    loss = m.make(Setup(E, fast, data, buffer, energy(fast.apply, **of(['loss']), scale='sum')), **of(options_of(m.make)))
+    setup = Setup(E, fast, data, buffer, energy(fast.apply, **of(['loss']), scale='sum'))
+    loss = m.make(setup, **of(options_of(m.make)))
     meta = head | dict(net=net.name, experts=buffer and {k:v for k,v in buffer.index.items() if k!='made'}, made=provenance())
     on = start._replace(x=start.x.to(device), y=start.y.to(device), meta=meta)
-    if not m.learns: on = loss(on, stream(seed, 'choice'))
+    if chooser or not m.learns: on = (chooser.make(setup) if chooser else loss)(on, stream(seed, 'choice'))
 
     def judge(S):
         try: return evaluate(S, data, config['select_runs'], config['select_protocol'], fast, seed, 'held', eight_bit=False, device=device)

@@ -18,7 +18,7 @@ from .augment import augment as augmentation
 from .benchmark import Pair, peak
 from .core import Coreset, cache_folder, registry, stream
 from .data import Data, load
-from .distill import ENERGY, STARTS, Setup, State, configure, options_of, outer_step
+from .distill import ENERGY, Setup, State, configure, options_of, outer_step, starts
 from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import experts
@@ -83,7 +83,7 @@ def plan(method:str='cd', data='digits', ipc:int=1, device:str='auto', # as in `
     config, m = configure(method, data.name, ipc, **options), registry()[method]
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     own, fast = options_of(experts) | config['experts'], accelerate(net, config['bf16'], config['compile'])
-    S = STARTS[config.get('start', 'real')](data, ipc, stream(0, 'plan'))
+    S = starts()[config.get('start', 'real')](data, ipc, stream(0, 'plan'))
     S = S._replace(x=S.x.to(device), y=S.y.to(device))
     step, more, memory = of_step(m, data, S, net, fast, config, device) if m.learns else (0., 0., 0.) # choosing takes what the experts take
     needs = m.draws(config) and not buffer
