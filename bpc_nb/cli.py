@@ -111,8 +111,9 @@ class Parser(argparse.ArgumentParser):
         given, rest = self.parse_known_args([re.sub('^--[^=]+', lambda m: m[0].replace('_', '-'), a) for a in argv])
         if not rest: return vars(given)
         name = next((r for r in rest if r.startswith('-')), rest[0]).partition('=')[0]
-        near = difflib.get_close_matches(name, self._option_string_actions, 1, .5)
-        raise ValueError(f"unknown option {name!r}, did you mean {near[0]!r}?" if near else f"unexpected {name!r}; --help lists what can be said")
+        known = {s.lstrip('-').lower():s for s in self._option_string_actions}
+        near = difflib.get_close_matches(name.lstrip('-').replace('_', '-').lower(), known, 1, .6 if name.startswith('-') else 1) # a stray word is an option only if it is spelt as one
+        raise ValueError(f"unknown option {name!r}, did you mean {known[near[0]]!r}?" if near else f"unexpected {name!r}; --help lists what can be said")
 
 METAVAR = {whole:'N', number:'X', str:'TEXT', pairs:'NAME=VALUE,...'}
 
@@ -496,3 +497,6 @@ def main(argv=None): # words of the command line; None: as typed
         if '--debug' in argv: raise
         bad = isinstance(e, (ValueError, OSError, MemoryError))
         return fail(e if bad else f'{type(e).__name__}: {e} (--debug shows where)', 2 if bad else 1)
+
+# %% ../nbs/90_cli.ipynb #c4429587
+if __name__=='__main__' and '__file__' in globals(): sys.exit(main())
