@@ -70,7 +70,7 @@ def write_atomic(path, # where the file shall be
 # %% ../nbs/00_core.ipynb #cb5fa2a9
 def cache_folder() -> Path:
     "`BPC_CACHE`, or `.cache/bpc_nb` in the home folder"
-    return Path(os.environ.get('BPC_CACHE') or Path('~/.cache/bpc_nb').expanduser())
+    return Path(os.environ.get('BPC_CACHE') or '~/.cache/bpc_nb').expanduser()
 
 # %% ../nbs/00_core.ipynb #6db47d51
 class Coreset(NamedTuple):

@@ -223,6 +223,7 @@ def match(data:Data, # what a coreset is to be used with
     move = lambda s: Split(apply(t, (data.transform.inverse(x) for x in s.x.split(200)), len(s.x), data.shape), s.y)
     return data._replace(train=move(data.train), held=move(data.held), test=move(data.test), transform=t)
 
+# %% ../nbs/11_data.ipynb #657efdbb
 def listed(names): return ', '.join(map(str, names[:3])) + (f', ... ({len(names)})' if len(names)>3 else '')
 
 def refit(data:Data, coreset:Coreset) -> Transform:

@@ -162,7 +162,7 @@ def experts(data:Data, # what to train on: its training part
             net:Network, # whose posterior
             folder, # where; an unfinished buffer there is continued
             n:int=10, # trajectories
-            epochs:int=20, # of each; paper 000 does not say, the published code trains 50
+            epochs:int=20, # of each; the paper does not say, its code trains 50
             lr:float=.02, # of SGD
             part:float=1., # share of the training images that makes an epoch: less than 1 sets checkpoints closer together
             batch:int=64, # images per step
