@@ -95,7 +95,9 @@ def options(f, # a function with documented arguments
 # %% ../nbs/90_cli.ipynb #fbf8f918
 class Parser(argparse.ArgumentParser):
     "A parser that raises one sentence"
-    def error(self, message): raise ValueError(message.removeprefix('argument '))
+    def error(self, message):
+        _, absent, word = message.partition('the following arguments are required: ')
+        raise ValueError(f"{word} is missing; usage: {self.usage}" if absent else message.removeprefix('argument '))
 
     def take(self, title:str, opts:dict): # name -> `Option`
         "Add a group of options"
@@ -462,7 +464,7 @@ dumps = partial(json.dumps, default=str)
 
 def usage():
     "Name the commands"
-    return 'usage: bpc COMMAND [OPTIONS]\n\n' + '\n'.join(f'  {k:9} {f.__doc__}' for k,(f,_) in COMMANDS.items()) + '\n\nbpc COMMAND --help lists the options of one; --version says which version this is'
+    return 'usage: bpc COMMAND [OPTIONS]\n\n' + '\n'.join(f'  {k:10} {f.__doc__}' for k,(f,_) in COMMANDS.items()) + '\n\nbpc COMMAND --help lists the options of one; --version says which version this is'
 
 def parse(argv) -> tuple: # (function, its arguments, names of the command's options)
     "Read a command line"

@@ -73,7 +73,7 @@ class Buffer(NamedTuple):
         last = self.index['epochs'] - T + 1
         hi = last if hi is None else min(hi, last)
         if T < 0 or not 0 <= lo < hi:
-            raise ValueError(f"T, start: no epoch k with {lo} <= k < {start[1]} and k + {T} <= {self.index['epochs']}, the number of epochs in {self.folder}; lower T or start")
+            raise ValueError(f"T, start: no epoch k with {lo} <= k < {start[1]} and k + {T} <= {self.index['epochs']}, the number of epochs in {self.folder}; lower T, or train experts for more epochs")
         experts = self.complete
         if not experts: raise ValueError(f"buffer: {self.folder} holds no finished trajectory; run `bpc experts` again to continue it")
         i, k = (torch.randint(a, b, (), generator=gen, device=gen.device).item() for a,b in ((0, len(experts)), (lo, hi)))

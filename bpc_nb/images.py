@@ -422,5 +422,7 @@ def read(source, root=None, size=None, skip_bad=False, download=False): # name, 
     p = Path(source).expanduser()
     if p.exists(): return p.resolve().name.removesuffix(p.suffix if p.is_file() else ''), *read_path(p, size, skip_bad)
     if isinstance(source, os.PathLike) or p.suffix or os.sep in source: raise FileNotFoundError(f"source: there is no file or folder {p}")
-    if choose(source, ['digits',*NAMED], 'source')=='digits': return source, *read_digits(size)
+    try: choose(source, ['digits',*NAMED], 'source')
+    except ValueError as e: raise ValueError(f"{e}; there is no file or folder of that name either") from None
+    if source=='digits': return source, *read_digits(size)
     return source, *read_named(source, root, size, skip_bad, download)
