@@ -286,6 +286,7 @@ def bpc_show(file, # a coreset
                  **{k:v for k,v in s.meta.items() if k in ('method','data','ipc','seed','net','held_out','step')}, png=str(png))
     return found if json else (show_in_terminal(s) + '\n\n')*draws() + lines(found)
 
+# %% ../nbs/90_cli.ipynb #274f818d
 def bpc_data(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
              json:bool=False, # print one JSON object
              **given):
@@ -299,7 +300,7 @@ def bpc_list(json:bool=False, # print one JSON object
     found = dict(methods=[*registry()], datasets=['digits', *NAMED], networks=[*NETWORKS, 'torchvision:NAME'], energies=[*LOSSES], protocols=[*PROTOCOLS])
     return found if json else lines(found)
 
-# %% ../nbs/90_cli.ipynb #274f818d
+# %% ../nbs/90_cli.ipynb #931904f0
 def bpc_grid(file:str=None, # grid file (TOML)
              queue:bool=False, # run the queue in RESULTS, the cells that were left for a GPU, the most wanted first
              root:str=None, # where data sets are looked for
@@ -317,6 +318,7 @@ def bpc_grid(file:str=None, # grid file (TOML)
     left = [f'{for_gpu} cells wait for a machine with a GPU']*bool(for_gpu) + [f'{others} cells are not finished: give the same command again']*bool(others)
     return '; '.join([f'{len(rows)} lines', *left])
 
+# %% ../nbs/90_cli.ipynb #66abff85
 def bpc_transfer(file, # a coreset, as `bpc distill` writes it
                  nets:str='resnet18,vgg11,alexnet,mlp', # networks of the students; with options of their own, separated by ;
                  data:str=None, # where its data is (default: as the coreset says)
@@ -376,7 +378,7 @@ def bpc_demo(out:str=None, # the run's folder (default: runs/demo, made anew eac
             (f'all {len(data.train.y)} real images (experts)', f"{100*r['accuracy_mean_real']:.1f}")]
     return table(rows, ('trained on', 'test accuracy, %')) + f"\n{r['runs']} students each ({r['net']}), {r['n_test']} test images, {r['seconds']:.0f} s in all\n{r['png']}\n{r['coreset']}"
 
-# %% ../nbs/90_cli.ipynb #abf848e8
+# %% ../nbs/90_cli.ipynb #6bfd67b7
 SCRIPT = '''_bpc() {{
   local cur="${{COMP_WORDS[COMP_CWORD]}}" words
   if [ "$COMP_CWORD" = 1 ]; then words="{commands}"; else

@@ -197,6 +197,7 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
     note = dict(name=name, checksum=meta['checksum'], recipe=recipe, range=limits(x), skipped=meta.get('skipped', []))
     return Data(name, part(i), part(out), part(test), tuple(meta['classes']), transform, note)
 
+# %% ../nbs/11_data.ipynb #e5fbf68f
 def origin(checksum, recipe): return f"{checksum} {[recipe.get(k) for k in ('held_out','seed','folds','fold')]}" # of the training images
 def limits(x): return [round(float(v)/(255 if x.dtype==torch.uint8 else 1), 4) for v in x.aminmax()] # darkest and brightest pixel
 

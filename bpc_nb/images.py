@@ -238,6 +238,7 @@ def develop(blobs, # paths or bytes, training ones first
     return seal(stack([xs[i] for i in good], [names[i] for i in good]), [labels[i] for i in good], n, classes,
                 skipped=[names[i] for i,x in enumerate(xs) if x is None], **note)
 
+# %% ../nbs/10_images.ipynb #380e79c0
 def read_folder(d:Path, size=None, skip_bad=False): # tensors x and y, meta
     "A folder of class folders, with or without train and test (or val) folders"
     train,test = parts(d)

@@ -49,6 +49,7 @@ def near(theta, width:float, gen:Generator): # `(P,)`, standard deviation
     eta = torch.randn(theta.shape, generator=gen, device=gen.device, dtype=theta.dtype)
     return theta + width*eta.to(theta.device)
 
+# %% ../../nbs/42_fkl.ipynb #e6a1c9e2
 def fkl(setup:Setup, # energy and experts
         L:int=20, # steps that follow the coreset; Kim et al.: 30 to 50
         alpha:float=.04, # twice their size; Kim et al.: 0.02 to 0.08
