@@ -82,7 +82,7 @@ def unrolled(setup:Setup, L:int=20, alpha:float=.04): # as in `published`
 def forward_kl(setup:Setup, L:int=20, alpha:float=.04, # as in `published`
                samples:int=30, # of each Gaussian
                width:float=.01): # its standard deviation
-    "Forward KL between Gaussians around the expert's end and the student's (paper 001, Eq. 20)"
+    "Forward KL between Gaussians around the expert's end and the student's (Kim et al. 2022, Eq. 20)"
     E = setup.energy
     def loss(S:Coreset, gen):
         theta_k, pos = setup.experts.draw(gen)

@@ -95,7 +95,9 @@ def options(f, # a function with documented arguments
 # %% ../nbs/90_cli.ipynb #fbf8f918
 class Parser(argparse.ArgumentParser):
     "A parser that raises one sentence"
-    def error(self, message): raise ValueError(message.removeprefix('argument '))
+    def error(self, message):
+        _, absent, word = message.partition('the following arguments are required: ')
+        raise ValueError(f"{word} is missing; usage: {self.usage}" if absent else message.removeprefix('argument '))
 
     def take(self, title:str, opts:dict): # name -> `Option`
         "Add a group of options"
@@ -111,8 +113,9 @@ class Parser(argparse.ArgumentParser):
         given, rest = self.parse_known_args([re.sub('^--[^=]+', lambda m: m[0].replace('_', '-'), a) for a in argv])
         if not rest: return vars(given)
         name = next((r for r in rest if r.startswith('-')), rest[0]).partition('=')[0]
-        near = difflib.get_close_matches(name, self._option_string_actions, 1, .5)
-        raise ValueError(f"unknown option {name!r}, did you mean {near[0]!r}?" if near else f"unexpected {name!r}; --help lists what can be said")
+        known = {s.lstrip('-').lower():s for s in self._option_string_actions}
+        near = difflib.get_close_matches(name.lstrip('-').replace('_', '-').lower(), known, 1, .6 if name.startswith('-') else 1) # a stray word is an option only if it is spelt as one
+        raise ValueError(f"unknown option {name!r}, did you mean {known[near[0]]!r}?" if near else f"unexpected {name!r}; --help lists what can be said")
 
 METAVAR = {whole:'N', number:'X', str:'TEXT', pairs:'NAME=VALUE,...'}
 
@@ -283,6 +286,7 @@ def bpc_show(file, # a coreset
                  **{k:v for k,v in s.meta.items() if k in ('method','data','ipc','seed','net','held_out','step')}, png=str(png))
     return found if json else (show_in_terminal(s) + '\n\n')*draws() + lines(found)
 
+# %% ../nbs/90_cli.ipynb #274f818d
 def bpc_data(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
              json:bool=False, # print one JSON object
              **given):
@@ -296,7 +300,7 @@ def bpc_list(json:bool=False, # print one JSON object
     found = dict(methods=[*registry()], datasets=['digits', *NAMED], networks=[*NETWORKS, 'torchvision:NAME'], energies=[*LOSSES], protocols=[*PROTOCOLS])
     return found if json else lines(found)
 
-# %% ../nbs/90_cli.ipynb #274f818d
+# %% ../nbs/90_cli.ipynb #931904f0
 def bpc_grid(file:str=None, # grid file (TOML)
              queue:bool=False, # run the queue in RESULTS, the cells that were left for a GPU, the most wanted first
              root:str=None, # where data sets are looked for
@@ -314,6 +318,7 @@ def bpc_grid(file:str=None, # grid file (TOML)
     left = [f'{for_gpu} cells wait for a machine with a GPU']*bool(for_gpu) + [f'{others} cells are not finished: give the same command again']*bool(others)
     return '; '.join([f'{len(rows)} lines', *left])
 
+# %% ../nbs/90_cli.ipynb #66abff85
 def bpc_transfer(file, # a coreset, as `bpc distill` writes it
                  nets:str='resnet18,vgg11,alexnet,mlp', # networks of the students; with options of their own, separated by ;
                  data:str=None, # where its data is (default: as the coreset says)
@@ -373,7 +378,7 @@ def bpc_demo(out:str=None, # the run's folder (default: runs/demo, made anew eac
             (f'all {len(data.train.y)} real images (experts)', f"{100*r['accuracy_mean_real']:.1f}")]
     return table(rows, ('trained on', 'test accuracy, %')) + f"\n{r['runs']} students each ({r['net']}), {r['n_test']} test images, {r['seconds']:.0f} s in all\n{r['png']}\n{r['coreset']}"
 
-# %% ../nbs/90_cli.ipynb #abf848e8
+# %% ../nbs/90_cli.ipynb #6bfd67b7
 SCRIPT = '''_bpc() {{
   local cur="${{COMP_WORDS[COMP_CWORD]}}" words
   if [ "$COMP_CWORD" = 1 ]; then words="{commands}"; else
@@ -461,7 +466,7 @@ dumps = partial(json.dumps, default=str)
 
 def usage():
     "Name the commands"
-    return 'usage: bpc COMMAND [OPTIONS]\n\n' + '\n'.join(f'  {k:9} {f.__doc__}' for k,(f,_) in COMMANDS.items()) + '\n\nbpc COMMAND --help lists the options of one; --version says which version this is'
+    return 'usage: bpc COMMAND [OPTIONS]\n\n' + '\n'.join(f'  {k:10} {f.__doc__}' for k,(f,_) in COMMANDS.items()) + '\n\nbpc COMMAND --help lists the options of one; --version says which version this is'
 
 def parse(argv) -> tuple: # (function, its arguments, names of the command's options)
     "Read a command line"
@@ -496,3 +501,6 @@ def main(argv=None): # words of the command line; None: as typed
         if '--debug' in argv: raise
         bad = isinstance(e, (ValueError, OSError, MemoryError))
         return fail(e if bad else f'{type(e).__name__}: {e} (--debug shows where)', 2 if bad else 1)
+
+# %% ../nbs/90_cli.ipynb #c4429587
+if __name__=='__main__' and '__file__' in globals(): sys.exit(main())

@@ -70,7 +70,7 @@ def write_atomic(path, # where the file shall be
 # %% ../nbs/00_core.ipynb #cb5fa2a9
 def cache_folder() -> Path:
     "`BPC_CACHE`, or `.cache/bpc_nb` in the home folder"
-    return Path(os.environ.get('BPC_CACHE') or Path('~/.cache/bpc_nb').expanduser())
+    return Path(os.environ.get('BPC_CACHE') or '~/.cache/bpc_nb').expanduser()
 
 # %% ../nbs/00_core.ipynb #6db47d51
 class Coreset(NamedTuple):
@@ -120,7 +120,9 @@ def save_coreset(s:Coreset, # what to save
 def load_coreset(path, # a `.safetensors` file
                 ) -> Coreset:
     "Read what `save_coreset` wrote, with one sentence for what is not that"
-    if not Path(path).is_file(): raise FileNotFoundError(f"path: there is no coreset file at {path}; `bpc distill` writes one")
+    if not Path(path).is_file():
+        inside = Path(path)/'coreset.safetensors'
+        raise FileNotFoundError(f"path: there is no coreset file at {path}; {f'the one in that folder is {inside}' if inside.is_file() else '`bpc distill` writes one'}")
     try:
         with safe_open(path, 'pt') as f: t, head = {k:f.get_tensor(k) for k in f.keys()}, json.loads((f.metadata() or {}).get('bpc', '{}'))
     except (SafetensorError, ValueError) as e:

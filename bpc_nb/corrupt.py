@@ -103,6 +103,7 @@ def moved(x, radius, sigma, degrees): # pixels, pixels, angles (B,)
 def motion_blur(x, c, gen):
     return moved(x, c[0]*unit(x), c[1]*unit(x), 90*torch.rand(len(x), generator=gen) - 45)
 
+# %% ../nbs/34_corrupt.ipynb #b62d375a
 def zoomed(x, factor):
     "The middle of an image, enlarged to its size"
     n = [ceil(s/factor) for s in x.shape[2:]]

@@ -197,6 +197,7 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
     note = dict(name=name, checksum=meta['checksum'], recipe=recipe, range=limits(x), skipped=meta.get('skipped', []))
     return Data(name, part(i), part(out), part(test), tuple(meta['classes']), transform, note)
 
+# %% ../nbs/11_data.ipynb #e5fbf68f
 def origin(checksum, recipe): return f"{checksum} {[recipe.get(k) for k in ('held_out','seed','folds','fold')]}" # of the training images
 def limits(x): return [round(float(v)/(255 if x.dtype==torch.uint8 else 1), 4) for v in x.aminmax()] # darkest and brightest pixel
 
@@ -223,6 +224,7 @@ def match(data:Data, # what a coreset is to be used with
     move = lambda s: Split(apply(t, (data.transform.inverse(x) for x in s.x.split(200)), len(s.x), data.shape), s.y)
     return data._replace(train=move(data.train), held=move(data.held), test=move(data.test), transform=t)
 
+# %% ../nbs/11_data.ipynb #657efdbb
 def listed(names): return ', '.join(map(str, names[:3])) + (f', ... ({len(names)})' if len(names)>3 else '')
 
 def refit(data:Data, coreset:Coreset) -> Transform:

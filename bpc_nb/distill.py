@@ -302,7 +302,7 @@ def distill(method:str='cd', # a name in `bpc list`
     device = auto(device)
     if not isinstance(data, Data): data = load(data)
     config = configure(method, data.name, ipc, **options)
-    if not len(data.held.y): raise ValueError(f"held_out: no image of {data.name} is held out, and the coreset is chosen on these; raise held_out or add images")
+    if not len(data.held.y): raise ValueError(f"held_out: no image of {data.name} is held out, and the coreset is chosen on these; pass a larger held_out=, for example held_out=.25, or add images")
     start, chooser = starts()[config.get('start', 'real')](data, ipc, stream(seed, 'start')), registry().get(config.get('start'))
     net, m = config['net'], registry()[method]
     needs = m.draws(config) or bool(chooser) and chooser.draws(known_to(chooser))

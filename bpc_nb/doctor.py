@@ -34,6 +34,7 @@ def cache_facts(folder:Path) -> dict:
     return dict(folder=str(folder), mb=round(sum(p.stat().st_size for p in files)/1e6), buffers=len([*folder.glob('experts/*/index.json')]),
                 free_gb=round(shutil.disk_usage(near).free/1e9, 1), writable=near.is_dir() and os.access(near, os.W_OK))
 
+# %% ../nbs/81_doctor.ipynb #ca6c7c28
 def facts() -> dict:
     "What this machine has"
     made = provenance()

@@ -73,7 +73,7 @@ class Buffer(NamedTuple):
         last = self.index['epochs'] - T + 1
         hi = last if hi is None else min(hi, last)
         if T < 0 or not 0 <= lo < hi:
-            raise ValueError(f"T, start: no epoch k with {lo} <= k < {start[1]} and k + {T} <= {self.index['epochs']}, the number of epochs in {self.folder}; lower T or start")
+            raise ValueError(f"T, start: no epoch k with {lo} <= k < {start[1]} and k + {T} <= {self.index['epochs']}, the number of epochs in {self.folder}; lower T, or train experts for more epochs")
         experts = self.complete
         if not experts: raise ValueError(f"buffer: {self.folder} holds no finished trajectory; run `bpc experts` again to continue it")
         i, k = (torch.randint(a, b, (), generator=gen, device=gen.device).item() for a,b in ((0, len(experts)), (lo, hi)))
@@ -162,7 +162,7 @@ def experts(data:Data, # what to train on: its training part
             net:Network, # whose posterior
             folder, # where; an unfinished buffer there is continued
             n:int=10, # trajectories
-            epochs:int=20, # of each; paper 000 does not say, the published code trains 50
+            epochs:int=20, # of each; the paper does not say, its code trains 50
             lr:float=.02, # of SGD
             part:float=1., # share of the training images that makes an epoch: less than 1 sets checkpoints closer together
             batch:int=64, # images per step

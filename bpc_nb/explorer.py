@@ -96,6 +96,7 @@ def buffer_of(S:Coreset, folder=None) -> Buffer|None: # folder: where it is; Non
         if {k:v for k,v in b.index.items() if k!='made'}==want: return b
     if folder: raise ValueError(f"buffer: {folder} holds other experts than those of the run; name the folder that the run was started with")
 
+# %% ../nbs/82_explorer.ipynb #f60fa117
 def means(r:Run, S:Coreset, buffer=None) -> Means:
     "Network, energy and experts of a run"
     c = r.config

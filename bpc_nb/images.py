@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .core import choose, write_atomic
+from .core import cache_folder, choose, write_atomic
 from .ranks import once
 
 # %% ../nbs/10_images.ipynb #10882d5d
@@ -86,6 +86,7 @@ def pixels(im, # PIL image
     a = torch.from_numpy(np.array(im if size is None else cover(im, size)))
     return a[None] if a.ndim==2 else a.permute(2,0,1).contiguous()
 
+# %% ../nbs/10_images.ipynb #f7998fd5
 def decode(blobs, # paths, or bytes of encoded images
            names, # how to call each one in a message
            size=None, # (H,W)
@@ -155,7 +156,7 @@ def cached(key:str, # name of the file
            make, # () -> tensors, meta
           ): # tensors, meta
     "`make()`, or what it gave last time"
-    path = Path(os.environ.get('BPC_CACHE') or '~/.cache/bpc_nb').expanduser()/f'{key}.safetensors'
+    path = cache_folder()/f'{key}.safetensors'
     try:
         with safe_open(path, 'pt') as f: return {k:f.get_tensor(k) for k in f.keys()}, json.loads(f.metadata()['bpc'])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError): tensors, meta = make()
@@ -237,6 +238,7 @@ def develop(blobs, # paths or bytes, training ones first
     return seal(stack([xs[i] for i in good], [names[i] for i in good]), [labels[i] for i in good], n, classes,
                 skipped=[names[i] for i,x in enumerate(xs) if x is None], **note)
 
+# %% ../nbs/10_images.ipynb #380e79c0
 def read_folder(d:Path, size=None, skip_bad=False): # tensors x and y, meta
     "A folder of class folders, with or without train and test (or val) folders"
     train,test = parts(d)
@@ -346,6 +348,7 @@ def read_torchvision(cls:str, d:Path, size=None, skip_bad=False, what='the files
     names = None if cls in ('MNIST','SVHN') else tr.classes
     return read_parts([(s.data, s.labels if cls=='SVHN' else s.targets) for s in (tr,te)], size, names)
 
+# %% ../nbs/10_images.ipynb #e49b8e21
 def read_idx(cls:str, files, size=None, skip_bad=False): # tensors x and y, meta
     "MNIST's four files as published, compressed or not, by way of torchvision"
     def make():
@@ -358,7 +361,7 @@ def read_idx(cls:str, files, size=None, skip_bad=False): # tensors x and y, meta
             return read_torchvision(cls, Path(tmp), size, what=f"the four files in {files[0].parent}")
     return cached(digest(files, 'idx', cls, size), make)
 
-# %% ../nbs/10_images.ipynb #e49b8e21
+# %% ../nbs/10_images.ipynb #a2e52831
 def reader(d:Path, # a folder
            name:str, # of the set that may lie there
            bare:bool=True, # do files count that do not say which set they are?
@@ -373,6 +376,7 @@ def reader(d:Path, # a folder
     if files := sorted(d.glob('*.parquet')) or sorted(d.glob(deep)): return partial(read_parquet, files)
     if subfolders(d/'train'): return partial(read_folder, d)
 
+# %% ../nbs/10_images.ipynb #988109b6
 def read_named(name:str, root=None, size=None, skip_bad=False, download=False): # tensors, meta
     "A set by its name, wherever it lies"
     d = Path(root or os.environ.get('BPC_DATA') or '~/.cache/bpc_nb/data').expanduser()
@@ -419,5 +423,7 @@ def read(source, root=None, size=None, skip_bad=False, download=False): # name, 
     p = Path(source).expanduser()
     if p.exists(): return p.resolve().name.removesuffix(p.suffix if p.is_file() else ''), *read_path(p, size, skip_bad)
     if isinstance(source, os.PathLike) or p.suffix or os.sep in source: raise FileNotFoundError(f"source: there is no file or folder {p}")
-    if choose(source, ['digits',*NAMED], 'source')=='digits': return source, *read_digits(size)
+    try: choose(source, ['digits',*NAMED], 'source')
+    except ValueError as e: raise ValueError(f"{e}; there is no file or folder of that name either") from None
+    if source=='digits': return source, *read_digits(size)
     return source, *read_named(source, root, size, skip_bad, download)

@@ -72,6 +72,7 @@ def fresh(env) -> str:
         raise ValueError("max-restarts: on several machines restarted ranks would read what dead ones left in torchrun's store (pytorch issue 135712); start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment, or without --max-restarts")
     return 'start ' + env.get('TORCHELASTIC_RESTART_COUNT', '0')
 
+# %% ../nbs/03_ranks.ipynb #6cc2f80c
 @contextmanager
 def joined():
     "Join the ranks that torchrun started, if it did"

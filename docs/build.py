@@ -199,7 +199,6 @@ def markdown(book, stem, text) -> str:
             if by := book.code.get((book.family(stem), n)): out += '\n\n{.eq-code}\nEq. ' + n + ' in code: ' + ', '.join(f'[`{f}`](#{label(s, f)})' + ('' if s==stem else f' in [{title(book.nbs[s])}]({s}.ipynb)') for s,f in by)
         return f'\n\n{out}\n\n'
     text = re.sub(r'\$\$(?:(?!\$\$).)*?\$\$', lambda m: implemented(m) if '\\tag' in m[0] else m[0], prose(book, stem, text), flags=re.S)
-    text = re.sub(r'\]\((\w+)\.html(#[\w-]+)?\)', r'](\1.ipynb\2)', text)
     return re.sub(r'\]\(((?:\w+\.ipynb)?#[\w-]+)\)', lambda m: m[0].lower() if '#api-' not in m[1] and '#eq-' not in m[1] else m[0], text) # headings, as Jupyter writes them
 
 def title(nb): return next(m[1] for c in nb.cells if (m := re.match(r'# (.+)', c.source)) and c.cell_type=='markdown')

@@ -70,6 +70,7 @@ def test_values():
 def test_every_option_reaches_its_function(monkeypatch):
     "What is typed for `distill` and `experts` is an argument of the function below it"
     seen = {}
+    monkeypatch.setattr(cli, 'board', lambda *a: None) # its package is optional
     monkeypatch.setattr(cli, 'distill', lambda *a, **kw: seen.update(kw) or Coreset(torch.zeros(1), torch.zeros(1), meta=dict(held_out=0., step=1)))
     value = lambda a: [] if a.nargs==0 else [{cli.whole: '3', cli.number: '.5', str: 'cpu'}.get(a.type, '2')]
     loaded = {o.flag for o in cli.loading().values()}
@@ -83,6 +84,11 @@ def test_every_option_reaches_its_function(monkeypatch):
         assert takes.keys() <= seen.keys()
         assert {k for k in seen if k not in inspect.signature(cli.distill).parameters} >= cli.options(outer, ('seed', 'streams', 'state', 'record', 'progress')).keys() | cli.options(energy).keys()
     assert cli.options(make_experts, ('progress', 'after')).keys() <= {a.dest for a in cli.parser('experts')._actions}
+
+
+@pytest.mark.parametrize('words, said', [('--step 5', "unknown option '--step', did you mean '--steps'?"), ('steps 5', "unknown option 'steps', did you mean '--steps'?"),
+    ('-steps 5', "did you mean '--steps'?"), ('--l 5', "did you mean '--L'?"), ('more', "unexpected 'more'; --help lists what can be said"), ('--zzz', "unexpected '--zzz'; --help lists")])
+def test_a_word_that_means_nothing(refused, words, said): refused('distill', 'digits', *words.split(), parts=said)
 
 
 def test_list(bpc):
@@ -103,7 +109,7 @@ def test_unforeseen_error_is_one_line_and_exit_code_1(bpc, monkeypatch):
 
 def test_exit_code_of_the_process(tmp_path):
     env = os.environ | dict(PYTHONPATH=str(ROOT))
-    p = subprocess.run([sys.executable, '-c', 'import sys; from bpc_nb.cli import main; sys.exit(main())', 'evaluate', 'none'], env=env, cwd=tmp_path, capture_output=True, text=True)
+    p = subprocess.run([sys.executable, '-m', 'bpc_nb.cli', 'evaluate', 'none'], env=env, cwd=tmp_path, capture_output=True, text=True)
     assert p.returncode == 2 and p.stdout == '' and p.stderr == 'bpc: path: there is no coreset file at none; `bpc distill` writes one\n'
 
 

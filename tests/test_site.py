@@ -18,7 +18,7 @@ EARLY = [new_markdown_cell('# Early\n> A claim'), new_code_cell('#| default_exp 
          new_code_cell('#| export\ndef sample(x, # a number\n           n:int|None=3, # how many\n          )->list: # of numbers\n    "Draw (Eq. 12)"\n    return [x]*n\n\nclass Sample: "One"'),
          new_markdown_cell('Draw by Eq. 12 with `sample` or `sample(x)`, not `x`:\n\n$$a = b \\tag{12}$$')]
 LATE = [new_markdown_cell('# Late'), new_code_cell('from bpc_nb.early import sample as s'),
-        new_markdown_cell("`s`, `sample`, `Sample`, `bpc_nb.early`, [`s`](00_early.html#A-head) and $`s`$ of Eqs. 11 and 12; others write (Kim et al. 2022, Eq. 12) or Eq. 12'.\n\n    `s`")]
+        new_markdown_cell("`s`, `sample`, `Sample`, `bpc_nb.early`, [`s`](00_early.ipynb#A-head) and $`s`$ of Eqs. 11 and 12; others write (Kim et al. 2022, Eq. 12) or Eq. 12'.\n\n    `s`")]
 
 
 @pytest.fixture
@@ -81,14 +81,14 @@ def test_what_is_wrong_on_a_page_is_said_with_its_cell(monkeypatch, tmp_path):
     (tmp_path/'nbs').mkdir()
     (tmp_path/'changes.md').write_text('# Changelog')
     nbformat.write(new_notebook(cells=[new_markdown_cell('# Front\n> Page')]), tmp_path/'nbs'/'index.ipynb')
-    good, bad = [new_markdown_cell('# A chapter'), new_markdown_cell('Fine: $a^2$ and [front](index.html).')], [
-        new_markdown_cell(t) for t in ('A formula: $\\frac{a}$', 'A link: [gone](99_gone.html)', 'An image: ![gone](gone.png)', 'A place: [gone](#gone)')]
+    good, bad = [new_markdown_cell('# A chapter'), new_markdown_cell('Fine: $a^2$ and [front](index.ipynb).')], [
+        new_markdown_cell(t) for t in ('A formula: $\\frac{a}$', 'A link: [gone](99_gone.ipynb)', 'A page: [a](41_a.html)', 'An image: ![gone](gone.png)', 'A place: [gone](#gone)')]
     nbformat.write(new_notebook(cells=good), tmp_path/'nbs'/'41_a.ipynb')
     assert build.build() == []
     nbformat.write(new_notebook(cells=good + bad), tmp_path/'nbs'/'41_a.ipynb')
     said = build.build()
     for i, c in enumerate(bad, 2): assert any(s.startswith(f'nbs/41_a.ipynb, cell {i} ({c.source[:8]!r}'[:-1]) for s in said), (i, said)
-    assert len(said) == 4, said
+    assert len(said) == 5, said
 
 
 def test_parts_hold_every_chapter():
@@ -96,6 +96,15 @@ def test_parts_hold_every_chapter():
     assert [s for c in build.parts(stems).values() for s in c] == sorted(stems)
     assert (ROOT/'nbs'/'sidebar.yml').read_text() == build.sidebar(stems), "the sidebar is not that of the chapters: run make export"
     assert yaml.safe_load((ROOT/'nbs'/'_quarto.yml').read_text())['metadata-files'] == ['nbdev.yml', 'sidebar.yml']
+
+
+LINK = re.compile(r'\]\(([\w-]+\.(?:ipynb|html))')
+def astray(text) -> list: return [to for to in LINK.findall(text) if not (ROOT/'nbs'/to).exists()]
+
+def test_chapters_link_to_notebooks():
+    "As files beside them, which GitHub, Jupyter, Quarto and this site all follow; nbdev takes the number off a page's name, so 02_toy.html is nowhere"
+    assert {p.stem: a for p in (ROOT/'nbs').glob('*.ipynb') for c in nbformat.read(p, 4).cells if c.cell_type == 'markdown' and (a := astray(c.source))} == {}
+    assert astray('[a](02_toy.ipynb), [b](02_toy.html), [c](02_toys.ipynb#here)') == ['02_toy.html', '02_toys.ipynb']
 
 
 def test_front_page_shows_the_results_of_today():

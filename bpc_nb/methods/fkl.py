@@ -50,17 +50,18 @@ def near(theta, width:float, gen:Generator): # `(P,)`, standard deviation
     eta = torch.randn(theta.shape, generator=gen, device=gen.device, dtype=theta.dtype)
     return theta + width*eta.to(theta.device)
 
+# %% ../../nbs/42_fkl.ipynb #e6a1c9e2
 def fkl(setup:Setup, # energy and experts
-        L:int=20, # steps that follow the coreset; paper 001: 30 to 50
-        alpha:float=.04, # twice their size; paper 001: 0.02 to 0.08
-        T:int=1, # the expert's end is theta_{k+T}; paper 001: 1
-        k_max:int=10, # both begin at epochs k < k_max; paper 001: 2 to 30
+        L:int=20, # steps that follow the coreset; Kim et al.: 30 to 50
+        alpha:float=.04, # twice their size; Kim et al.: 0.02 to 0.08
+        T:int=1, # the expert's end is theta_{k+T}; Kim et al.: 1
+        k_max:int=10, # both begin at epochs k < k_max; Kim et al.: 2 to 30
         samples:int=30, # of each Gaussian
         width:float=.01, # standard deviation of the coreset's Gaussian
         width_pos:float=None, # of the expert's; None: the same
         augment:str='', # strategy of siamese augmentation: a draw for each step, one for all energies
        ): # `loss(coreset, gen) -> scalar`
-    "Forward KL between Gaussians around two ends (paper 001, Eq. 20, Algorithm 1)"
+    "Forward KL between Gaussians around two ends (Eq. 20, Algorithm 1)"
     if L < 0 or samples < 1: raise ValueError(f"L, samples: found {L} and {samples}; expected 0 or more steps and 1 or more samples")
     E, aug, widths = setup.energy, augmentation(augment), (width if width_pos is None else width_pos, width)
     def loss(S:Coreset, gen:Generator):

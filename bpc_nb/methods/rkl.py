@@ -27,16 +27,16 @@ def some(data:Data, n:int, gen:Generator, device) -> Coreset:
 
 # %% ../../nbs/43_rkl.ipynb #89c6d2f8
 def rkl(setup:Setup, # energy, summed loss, data, and experts to start from
-        L:int=20, # steps that follow the coreset; paper 001: 30 to 50
-        alpha:float=.04, # twice their size; paper 001: 0.02 to 0.06
-        k_max:int=10, # they begin at epochs k < k_max; paper 001: 2 to 30
+        L:int=20, # steps that follow the coreset; Kim et al.: 30 to 50
+        alpha:float=.04, # twice their size; Kim et al.: 0.02 to 0.06
+        k_max:int=10, # they begin at epochs k < k_max; Kim et al.: 2 to 30
         samples:int=10, # of the Gaussian around the end
         width:float=.01, # its standard deviation
         batch:int=1000, # real images in a step
         weights:str='sums', # Eq. 4; 'means' is Algorithm 4 as printed
         augment:str='', # strategy of siamese augmentation: a draw for each step, one for coreset and real images
        ): # `loss(coreset, gen) -> scalar`
-    "Reverse KL from a Gaussian around the end of a descent (paper 001, Eq. 4, Algorithm 4)"
+    "Reverse KL from a Gaussian around the end of a descent (Eq. 4, Algorithm 4)"
     if L < 0 or samples < 2: raise ValueError(f"L, samples: found {L} and {samples}; expected 0 or more steps and 2 or more samples, as one has no variance")
     aug, weigh = augmentation(augment), choose(weights, WEIGHTS, 'weights')
     def loss(S:Coreset, gen:Generator):

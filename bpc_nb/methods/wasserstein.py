@@ -84,17 +84,17 @@ def endpoints(theta_k, pos, # (P,)
 
 # %% ../../nbs/44_wasserstein.ipynb #fe30bded
 def wasserstein(setup:Setup, # energy and experts
-                L:int=20, # steps of the student; paper 001: 30 to 50
+                L:int=20, # steps of the student; Kim et al.: 30 to 50
                 alpha:float=.04, # twice their size; where it is learned, at the start
                alpha_lr:float=.01, # rate at which its logarithm is learned; 0: it stays
-                T:int=2, # the expert's end is theta_{k+T}; paper 001: 2
-                k_max:int=10, # both begin at epochs k < k_max; paper 001: 2 to 30
+                T:int=2, # the expert's end is theta_{k+T}; Kim et al.: 2
+                k_max:int=10, # both begin at epochs k < k_max; Kim et al.: 2 to 30
                 covariance:str='shared', # of the two Gaussians, which is MTT; or 'diagonal'
                 gradient:str='exact', # or 'unrolled', the same with the graph of all steps; 'tesla' leaves second derivatives out
                 stride:int=1, # thetas kept: every one, every second ...; the others are computed again
                 augment:str='', # strategy of siamese augmentation: a draw for each step
                ): # `Learned`, or `loss(coreset, gen) -> scalar` where alpha stays
-    "Squared Wasserstein distance of the student's end and the expert's (paper 001, Eq. 15; MTT)"
+    "Squared Wasserstein distance of the student's end and the expert's (Eq. 15; MTT)"
     frozen, forget = choose(gradient, GRADIENTS, 'gradient')
     choose(covariance, ('shared','diagonal'), 'covariance')
     if L < 1 or alpha <= 0 or alpha_lr < 0 or stride < 1: raise ValueError(f"L, alpha, alpha_lr, stride: found {L}, {alpha}, {alpha_lr} and {stride}; expected 1 or more steps, of a size above 0, a rate of 0 or more, and a stride of 1 or more")
