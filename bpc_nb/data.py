@@ -185,6 +185,7 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
     size, seed = as_size(size), whole('seed', seed, 0)
     name, t, meta = read(source, root, size, skip_bad, download)
     x, y = t['x'], t['y']
+    if len(meta['classes']) < 2: raise ValueError(f"data: all images of {name} are of one class, {meta['classes'][0]!r}; a classifier needs two classes or more")
     i, test, fold = apart(y, meta['n'], folds, fold, stream(seed, 'folds'), meta['classes'])
     held = hold(y[i], held_out, stream(seed, 'held'))
     i, out = i[~held], i[held]
