@@ -6,8 +6,8 @@
 __all__ = ['whole', 'number', 'truth', 'KINDS', 'METAVAR', 'SCRIPT', 'COMMANDS', 'dumps', 'NO_MEMORY', 'reader', 'literal',
            'pairs', 'Option', 'options', 'Parser', 'by_method', 'of_methods', 'refuse_others', 'data_from', 'loading',
            'table', 'lines', 'percent', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate',
-           'bpc_predictive', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_transfer', 'bpc_zoo', 'bpc_tables',
-           'bpc_demo', 'bpc_completion', 'learning', 'parser', 'spoken', 'usage', 'parse', 'main']
+           'bpc_predictive', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_transfer', 'bpc_zoo',
+           'bpc_tables', 'bpc_demo', 'bpc_completion', 'learning', 'parser', 'spoken', 'usage', 'parse', 'main']
 
 # %% ../nbs/90_cli.ipynb #76aab8cf
 import argparse, ast, difflib, inspect, json, re, sys, time, warnings
@@ -35,6 +35,7 @@ from .predictive import PROTOCOLS as POSTERIORS, predictive
 from .ranks import Place, auto, joined, same_on_all
 from .progress import board
 from .scale import bpc_scale
+from .search import as_table, search
 from .show import draws, show_in_terminal
 from .tables import RESULTS, all_tables, markdown
 from .zoo import catalogue, card, described, update as update_zoo
@@ -318,6 +319,18 @@ def bpc_grid(file:str=None, # grid file (TOML)
     left = [f'{for_gpu} cells wait for a machine with a GPU']*bool(for_gpu) + [f'{others} cells are not finished: give the same command again']*bool(others)
     return '; '.join([f'{len(rows)} lines', *left])
 
+# %% ../nbs/90_cli.ipynb #aee296ac
+def bpc_search(file, # search file (TOML): a grid file; lists of steps are rungs, of seed and fold repetitions, all others candidates
+               device:str='auto', # cpu, cuda or auto
+               json:bool=False, # print one JSON object
+               **given):
+    "Look for a recipe on held-out images"
+    try: rows = search(file, device=auto(device), progress=not json, **given)
+    except KeyboardInterrupt: raise KeyboardInterrupt("stopped; what has a line is kept, give the same command again to go on") from None
+    if json: return dict(finished=bool(rows), best=rows[0]['cell'] if rows else None, rows=rows)
+    return f"held-out accuracy {100*rows[0]['held_out']:.1f} %, the best that was found; to measure it, put this into a grid file:\n\n{as_table(rows[0]).rstrip()}" if rows else \
+        'not finished: give the same command again'
+
 # %% ../nbs/90_cli.ipynb #66abff85
 def bpc_transfer(file, # a coreset, as `bpc distill` writes it
                  nets:str='resnet18,vgg11,alexnet,mlp', # networks of the students; with options of their own, separated by ;
@@ -426,6 +439,7 @@ COMMANDS = dict( # name -> function, title -> options from elsewhere
     data=(bpc_data, lambda: {'data': loading()}),
     list=(bpc_list, dict),
     grid=(bpc_grid, lambda: {'grid': options(grid, skip=('progress',))}),
+    search=(bpc_search, lambda: {'search': options(search, skip=('file','progress'))}),
     transfer=(bpc_transfer, lambda: {'data': loading()}),
     tables=(bpc_tables, dict),
     zoo=(bpc_zoo, dict),

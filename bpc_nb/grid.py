@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['CELL', 'MARKS', 'SMALL', 'RESULTS', 'own', 'check', 'read_tables', 'line_of', 'combinations', 'cells', 'bare',
            'named', 'key', 'lines', 'done', 'held', 'add', 'digest', 'keep', 'stored', 'TimeUp', 'until', 'twins',
-           'kin', 'ready', 'run_cell', 'transfers', 'transfer', 'sampled', 'posteriors', 'tests', 'unfinished',
-           'finish', 'each', 'prepare', 'grid', 'waiting', 'found']
+           'kin', 'cell_data', 'ready', 'run_cell', 'transfers', 'transfer', 'sampled', 'posteriors', 'tests',
+           'unfinished', 'finish', 'each', 'prepare', 'grid', 'waiting', 'found']
 
 # %% ../nbs/86_grid.ipynb #719ddf76
 import hashlib, itertools, json, os, re, signal, time, tomllib, warnings
@@ -182,11 +182,15 @@ def kin(cell:dict) -> str:
     "The same for cells that share their experts"
     return named([cell['data'], cell['fold'], cell['zca'], cell['size'], cell['config']['net'], cell['config']['experts']])
 
+def cell_data(cell:dict, root=None) -> Data: # root: where data sets are looked for
+    "A cell's data"
+    return load(cell['data'], root=root, **{k:cell[k] for k in ('fold','zca','size') if cell[k] is not None})
+
 def ready(cell:dict, # as `cells` gives it
           root=None, # where data sets are looked for
           device='auto', progress=False) -> Data:
     "A cell's data, once its experts are there"
-    data = load(cell['data'], root=root, **{k:cell[k] for k in ('fold','zca','size') if cell[k] is not None})
+    data = cell_data(cell, root)
     if registry()[cell['method']].draws(cell['config']):
         with held(cache_folder()/'experts'/f'.{kin(cell)}.lock', wait=True):
             buffer_for(data, network(cell['config']['net'], data.shape, data.K), cell['config']['experts'], auto(device), progress)

@@ -7,8 +7,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bpc_nb.core import stream
+from bpc_nb.core import Coreset, stream
 from bpc_nb.experts import Buffer, open_buffer
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_a_draw_opens_two_files(experts, monkeypatch):
@@ -41,3 +43,28 @@ def test_a_row_is_all_that_is_read(tmp_path, half):
     for r in 0, 7, R-1:
         assert row <= from_disk(f, lambda: b.read((0, r), 1)) < row + 2*2**14
         assert torch.equal(b.read((0, r), 1), (theta.half() if half else theta)[r].float())
+
+
+# --- the starter -----------------------------------------------------------------------------------------------------
+STARTER = ROOT/'results'/'starter'
+made = pytest.mark.skipif(not STARTER.exists(), reason="no buffers in results/starter")
+
+
+@made
+def test_starters_are_whole_and_small():
+    assert sum(f.stat().st_size for f in STARTER.rglob('*')) < 20e6
+    for b in map(open_buffer, STARTER.glob('*/')):
+        assert b.index['half'] and len(b.complete) == b.index['n'] and not list(b.folder.glob('*last*'))
+        assert all(b.shard(g, e).exists() for g, _ in b.complete for e in range(b.index['epochs']+1))
+
+
+@made
+@pytest.mark.parametrize('name, ipc', [('digits', 1), ('mnist', 1), ('cifar10', 1)])
+def test_a_run_from_a_starter(name, ipc, bpc, refused, tmp_path, request):
+    if not (STARTER/name).exists(): pytest.skip(f"no buffer for {name}")
+    if name != 'digits': request.getfixturevalue('data_root')
+    index = open_buffer(STARTER/name).index
+    words = ['distill', name, '--ipc', ipc, '--net', index['net'], '--buffer', STARTER/name, '--no-compile', '--no-bf16', '--L', 2, '--steps', 2, '--every', 2, '--select-runs', 1, '--select-protocol', 'quick']
+    assert bpc(*words, '--out', 'run', '--json')[0] == 0
+    assert Coreset.load(tmp_path/'run'/'coreset.safetensors').meta['experts']['half']
+    refused(*words, '--held-out', .2, '--json', parts=('was made with held_out, seed, folds, fold', '0.2'))

@@ -1,0 +1,77 @@
+"""A search for a recipe: what it may look at, going on, and what it says."""
+import json
+import tomllib
+
+import pytest
+
+from bpc_nb import grid, search
+from bpc_nb.evaluate import PROTOCOLS
+from conftest import NET
+
+SPACE = f"""[[cells]]
+alpha = [0.2, 1e6]
+steps = [5, 10]
+every = 5
+L = 2
+T = 1
+k_max = 2
+net = "{NET}"
+experts = {{n = 2, epochs = 3, batch = 256}}
+select_runs = 1
+"""
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    "Writes a search file; students are short"
+    monkeypatch.setitem(PROTOCOLS, 'quick', dict(epochs=6, lr=.02))
+    def write(text):
+        (tmp_path/'s.toml').write_text(text)
+        return tmp_path/'s.toml'
+    return write
+
+
+def trace(tmp_path): return [json.loads(l) for l in (tmp_path/'results'/'search.jsonl').read_text().splitlines()]
+
+
+def test_from_a_file_to_a_recipe_without_the_test_set(bpc, file, tmp_path, monkeypatch):
+    ready = search.ready
+    monkeypatch.setattr(search, 'ready', lambda *a: ready(*a)._replace(test=None))
+    path = file(SPACE)
+    code, out, err = bpc('search', path, '--device', 'cpu')
+    assert code == 0 and [r['steps'] for r in trace(tmp_path)] == [5, 5, 10]
+    assert 'rung 1/2 (5 steps), 2/2: ' in out and 'alpha=1000000.0' in out and 'held-out accuracy' in out
+    best, = tomllib.loads(out[out.index('[[cells]]'):])['cells']
+    assert best['alpha'] == .2 and best['steps'] == 10
+    before = trace(tmp_path)
+    code, out, err = bpc('search', path, '--device', 'cpu', '--json')
+    found = json.loads(out)
+    assert found['finished'] and found['best'] == best and trace(tmp_path) == before
+    assert {r['key'] for r in before} == grid.done(tmp_path/'results').keys() and not list((tmp_path/'results').glob('.*.lock'))
+
+
+def test_no_time(bpc, file, tmp_path):
+    assert bpc('search', file(SPACE), '--device', 'cpu', '--minutes', 0)[1] == 'not finished: give the same command again\n'
+
+
+def test_stopped_in_the_middle(bpc, file, tmp_path, monkeypatch):
+    "Ctrl-C in the second run: its line is missing, the first one's is there"
+    distill, calls = search.distill, []
+    def stop(*a, **kw):
+        calls.append(a)
+        if len(calls) == 2: raise KeyboardInterrupt
+        return distill(*a, **kw)
+    monkeypatch.setattr(search, 'distill', stop)
+    code, out, err = bpc('search', file(SPACE), '--device', 'cpu')
+    assert code == 1 and 'give the same command again' in err and len(trace(tmp_path)) == 1
+    assert bpc('search', file(SPACE), '--device', 'cpu')[0] == 0 and len(trace(tmp_path)) == 3 and len(calls) == 4
+
+
+def test_bad_files(refused, file, tmp_path):
+    refused('search', 'none.toml', parts='there is no grid file')
+    refused('search', file(SPACE + 'Tt = [1]'), parts=('line 11', "unknown 'Tt'"))
+    refused('search', file(SPACE + 'seed = [0, -1]'), parts=('line 11', 'seed', '-1'))
+    refused('search', file(SPACE + 'ipc = [1, 10]'), parts=('ipc: candidates are compared under the same ipc', '1 and 10'))
+    refused('search', file(SPACE), '--candidates', 0, parts='candidates: expected a whole number of at least 1, found 0')
+    refused('search', file(SPACE.replace('T = 1', 'T = 9')), '--device', 'cpu', '--json', parts=('no candidate got through', 'T, start'))
+    assert all(r['broke'] for r in trace(tmp_path))
