@@ -96,7 +96,8 @@ def same_or_raise(have:dict, want:dict, folder):
     "One sentence that names the first difference"
     for k in want:
         if have.get(k) != want[k]:
-            raise ValueError(f"buffer: {folder} was made with {k} = {have.get(k)!r}, not {want[k]!r}; choose another folder or use the same {k}")
+            what = dict(split='held_out, seed, folds, fold', N='the number of training images').get(k, k)
+            raise ValueError(f"buffer: {folder} was made with {what} = {have.get(k)!r}, not {want[k]!r}; choose another folder or use the same {what}")
 
 # %% ../nbs/21_experts.ipynb #00f01428
 def open_buffer(folder, # as `experts` wrote it
