@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['STARTS', 'OPTIMISERS', 'LOOP', 'ENERGY', 'RUN', 'LOOKS', 'HOW', 'Setup', 'Method', 'start_real', 'start_mix',
            'start_noise', 'sgd_step', 'adam_step', 'State', 'save_state', 'load_state', 'streams_of', 'one_each',
-           'Learned', 'slope', 'outer_step', 'Episode', 'episode', 'outer', 'options_of', 'choices', 'known_to',
-           'recipe', 'starts', 'configure', 'buffer_for', 'looks', 'keep_look', 'distill', 'how', 'forget', 'begin']
+           'Learned', 'slope', 'outer_step', 'Episode', 'episode', 'begun', 'outer', 'options_of', 'choices',
+           'known_to', 'recipe', 'starts', 'configure', 'buffer_for', 'looks', 'keep_look', 'distill', 'how', 'forget',
+           'begin']
 
 # %% ../nbs/40_distill.ipynb #b3d8af82
 import hashlib, inspect, json, math, tempfile, warnings
@@ -170,6 +171,11 @@ def episode(s:State, coreset:Coreset, e:Episode, gens, *options): # options of `
     return s._replace(step=first+1), sum(values)/len(values)
 
 # %% ../nbs/40_distill.ipynb #cf8efeb1
+def begun(x, loss) -> State:
+    "The state before the first step"
+    return State(x, torch.stack([0*x, 0*x]), x, x, **(dict(own=loss.own.to(x)) if isinstance(loss, Learned) else {}))
+
+# %% ../nbs/40_distill.ipynb #a20d2148
 def outer(loss:Callable, # `(coreset, gen) -> scalar`, `Learned`, or an `Episode`
           coreset:Coreset, # where to start
           judge:Callable, # `(coreset) -> dict` with 'accuracy_mean', on held-out data
@@ -188,7 +194,7 @@ def outer(loss:Callable, # `(coreset, gen) -> scalar`, `Learned`, or an `Episode
     choose(optimiser, OPTIMISERS, 'optimiser')
     one_each(streams)
     x, values = coreset.x, []
-    s = good = state or State(x, torch.stack([0*x, 0*x]), x, x, **(dict(own=loss.own.to(x)) if isinstance(loss, Learned) else {}))
+    s = good = state or begun(x, loss)
     with progress_bar(steps, 'distill', 'step', s.step, progress) as bar:
         if not state: s = good = s._replace(score=judge(coreset)['accuracy_mean']) # the start is a candidate, too
         looked = s.score

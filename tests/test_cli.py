@@ -15,6 +15,7 @@ from bpc_nb.energy import energy
 from bpc_nb.evaluate import PROTOCOLS
 from bpc_nb.experts import experts as make_experts
 from bpc_nb.methods import cd
+from bpc_nb.plan import plan
 from conftest import NET, TINY
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -208,6 +209,11 @@ def test_demo_twice(bpc, monkeypatch):
 
 
 # --- before a run ----------------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize('method', [m for m in registry() if not m.startswith('cafe')]) # an episode of CAFE takes seconds, and is timed four times
+def test_every_method_can_be_planned(method):
+    said = plan(method, 'digits', 1, device='cpu', net='convnet:width=4,depth=2', experts=dict(n=1, epochs=1), select_runs=1)
+    assert said['seconds_total'] > 0 and (said['step_seconds'] > 0)==registry()[method].learns
 
 def test_plan_takes_the_words_of_distill_and_is_near_what_the_run_takes(bpc):
     "Each is timed by itself on the same machine; the best of three, as others may use it too"
