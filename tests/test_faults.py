@@ -266,13 +266,13 @@ def test_out_of_memory_in_experts_then_continued(bpc, refused, experts, tmp_path
 
 
 def test_memory_that_the_system_refuses(bpc, refused, tmp_path):
-    "For real, by a limit on the process's address space"
-    refuse = lambda *words, parts: refused(words[0], 'digits', '--net', 'convnet:width=512,depth=2', '--out', tmp_path/words[0], *words[1:], parts=parts)
+    "For real, by a limit on the process's address space; more than what earlier tests may have left on its heap"
+    refuse = lambda *words, parts: refused(words[0], 'digits', '--net', 'convnet:width=1024,depth=2', '--out', tmp_path/words[0], *words[1:], parts=parts)
     bpc('data', 'digits') # read once
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     has = int(Path('/proc/self/statm').read_text().split()[0])*resource.getpagesize()
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (has + (64<<20), hard))
+        resource.setrlimit(resource.RLIMIT_AS, (has + (256<<20), hard))
         refuse('experts', '--n', 1, '--epochs', 1, '--batch', 1294, parts=('out of memory; the epochs', 'smaller batch'))
         refuse('distill', '--experts', 'n=1,epochs=3,batch=1294', parts=('out of memory; the epochs', 'smaller batch'))
     finally: resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
