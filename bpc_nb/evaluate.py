@@ -27,6 +27,7 @@ SIAMESE = 'color_crop_cutout_flip_scale_rotate' # the published strategy
 PROTOCOLS = dict(
     quick=dict(epochs=200, lr=.02, augment=SIAMESE), # a fifth of `mtt` at twice the step
     dc=dict(epochs=300, lr=.01),                     # DC's code where it does not augment
+    **{'dc-mnist':dict(epochs=300, lr=.01, augment='crop_scale_rotate')}, # and for MNIST, with rotations of up to 45 degrees there and 15 here
     mtt=dict(epochs=1000, lr=.01, augment=SIAMESE))  # MTT, and the published code of the paper
 
 # %% ../nbs/31_evaluate.ipynb #75e6bcb2

@@ -112,11 +112,11 @@ def baselines(results=RESULTS) -> tuple: # (head, rows)
     "Methods that are neither contrastive divergence nor its controls, beside Table 1 of the paper"
     groups = {}
     for r in measured(results):
-        if r['method'] not in ('cd','positive-only'): groups.setdefault((r['data'], r['ipc'], variant(r)), []).append(r)
+        if r['method'] not in ('cd','positive-only'): groups.setdefault((r['data'], r['ipc'], variant(r), r['protocol']), []).append(r)
     theirs = {(OF.get(r['dataset']), r['ipc'], r['method']):r for r in printed('bpc_cd_table1', results)}
     return ['data', 'images a class', 'method', 'paper', 'ours', 'ours, 8 bit', 'random real', 'students of ours'], [
         [data, ipc, name, as_printed(theirs.get((data.split()[0], str(ipc), name))), percent(g), percent(g, 'accuracy_runs_8bit'), percent(g, 'accuracy_runs_random'), students(g)]
-        for (data, ipc, name),g in sorted(groups.items())]
+        for (data, ipc, name, _),g in sorted(groups.items())]
 
 # %% ../nbs/88_tables.ipynb #8dd894bf
 NETS = dict(ConvNet='convnet', ResNet='resnet18', VGG='vgg11', AlexNet='alexnet', MLP='mlp') # the paper's names
