@@ -17,7 +17,8 @@ SHORT = 'from bpc_nb.evaluate import PROTOCOLS; PROTOCOLS["quick"]["epochs"] = 1
 
 # a process that has imported everything once; each job is a few forks of it, told who they are and where to meet as torchrun would
 FORKS = SHORT + """
-import json, os, sys
+import json, os, sys, time
+from pathlib import Path
 import torch
 from bpc_nb import cli, distill, evaluate, ranks
 from bpc_nb.methods import cd
@@ -26,17 +27,21 @@ torch.set_num_threads(1)
 for job in sys.stdin:
     folder, words, before, env = json.loads(job)
     os.chdir(folder)
-    store = torch.distributed.TCPStore('localhost', 0, is_master=True, wait_for_workers=False)
-    pids = []
+    pids, port = [], Path('port') # the store has a thread, and threads do not go with a fork: it comes after
+    port.unlink(missing_ok=True)
     for rank, w in enumerate(words):
         pids.append(os.fork())
         if pids[-1]: continue
         for fd, name in (1, 'out'), (2, 'err'): os.dup2(os.open(f'{name}{rank}', os.O_CREAT|os.O_WRONLY|os.O_TRUNC), fd)
-        os.environ.update(env, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(len(words)), MASTER_ADDR='localhost', MASTER_PORT=str(store.port), TORCHELASTIC_USE_AGENT_STORE='True')
+        while not port.exists(): time.sleep(.01)
+        os.environ.update(env, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(len(words)), MASTER_ADDR='localhost', MASTER_PORT=port.read_text(), TORCHELASTIC_USE_AGENT_STORE='True')
         code = 99
         try: exec(before); code = cli.main(w)
         finally: sys.stdout.flush(); sys.stderr.flush(); os._exit(code)
+    store = torch.distributed.TCPStore('localhost', 0, is_master=True, wait_for_workers=False)
+    Path('port.new').write_text(str(store.port)); os.rename('port.new', port)
     codes = [os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]) for p in pids]
+    del store
     print(json.dumps([codes, *(''.join(open(f'{name}{r}').read() for r in range(len(words))) for name in ('out', 'err'))]), flush=True)
 """
 
