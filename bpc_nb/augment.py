@@ -7,6 +7,7 @@ __all__ = ['AUGMENTATIONS', 'brightness', 'saturation', 'contrast', 'shift', 'cr
            'augment']
 
 # %% ../nbs/12_augment.ipynb #ffbe7f78
+from functools import partial
 from math import pi
 from typing import Callable
 
@@ -79,7 +80,7 @@ def rotate(x, u, degrees=15.): # images, uniforms, largest angle
 
 # %% ../nbs/12_augment.ipynb #e60bdafa
 AUGMENTATIONS = dict(color=(brightness,saturation,contrast), brightness=(brightness,), saturation=(saturation,), contrast=(contrast,),
-    crop=(crop,), cutout=(cutout,), flip=(flip,), scale=(scale,), rotate=(rotate,))
+    crop=(crop,), cutout=(cutout,), flip=(flip,), scale=(scale,), rotate=(rotate,), rotate45=(partial(rotate, degrees=45.),))
 
 def augment(
     strategy:str, # 'color_crop_cutout_flip_scale_rotate' or some of its words; '' changes nothing
