@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['STARTS', 'OPTIMISERS', 'LOOP', 'ENERGY', 'RUN', 'LOOKS', 'HOW', 'Setup', 'Method', 'start_real', 'start_mix',
            'start_noise', 'sgd_step', 'adam_step', 'State', 'save_state', 'load_state', 'streams_of', 'one_each',
-           'Learned', 'slope', 'outer_step', 'Episode', 'episode', 'begun', 'outer', 'options_of', 'choices',
-           'known_to', 'recipe', 'starts', 'configure', 'buffer_for', 'looks', 'keep_look', 'distill', 'how', 'forget',
-           'begin']
+           'Learned', 'labelled', 'slope', 'outer_step', 'Episode', 'episode', 'begun', 'outer', 'options_of',
+           'choices', 'known_to', 'recipe', 'starts', 'configure', 'buffer_for', 'looks', 'keep_look', 'distill', 'how',
+           'forget', 'begin']
 
 # %% ../nbs/40_distill.ipynb #b3d8af82
 import hashlib, inspect, json, math, tempfile, warnings
@@ -93,6 +93,7 @@ class State(NamedTuple):
     at: int = 0           # the step that `best` is from
     slow: float = 1.      # factor on lr, halved once when the loss was not finite
     own: Tensor = torch.zeros(0) # numbers that the loss learns beside the images
+    best_own: Tensor = torch.zeros(0) # those beside `best`
 
     def to(self, device): return State(*(v.to(device) if isinstance(v, Tensor) else v for v in self))
 
@@ -121,8 +122,13 @@ def one_each(n:int):
 class Learned(NamedTuple):
     "A loss with numbers of its own, learned beside the images"
     loss: Callable # `(coreset, gen, own) -> scalar`
-    own: Tensor    # where they start
-    lr: float      # their step; each is one number, so its gradient is not multiplied by anything
+    own: Tensor|Callable # where they start, or `coreset -> Tensor`
+    lr: float      # their step; each is one number, so its gradient is not multiplied by anything; one of a label is, by M
+    labels: Callable = None # `(coreset, own) -> coreset` where labels are made of them; None: they are of no use to students
+
+def labelled(loss, coreset:Coreset, own:Tensor) -> Coreset:
+    "A coreset with the labels that its loss has learned, if it learns any"
+    return loss.labels(coreset, own) if isinstance(loss, Learned) and loss.labels else coreset
 
 def slope(loss:Callable, # `(coreset, gen) -> scalar`, or `(coreset, gen, own)`
           coreset:Coreset, x:Tensor, # images; those of the coreset are not used
@@ -148,7 +154,7 @@ def outer_step(s:State, coreset:Coreset, # labels, weights; its x is not used
     if isinstance(loss, Episode): return episode(s, coreset, loss, gens, lr, momentum, optimiser, average)
     if isinstance(loss, Learned):
         g, value, g_own = slope(loss.loss, coreset, s.x, gens, s.own)
-        s = s._replace(own=s.own - loss.lr*s.slow*g_own)
+        s = s._replace(own=s.own - loss.lr*s.slow*g_own*(len(s.x) if loss.labels else 1))
     else: g, value = slope(loss, coreset, s.x, gens)
     x, moments = OPTIMISERS[optimiser](s.x, s.moments, len(s.x)*g, lr*s.slow, s.step, momentum)
     return s._replace(x=x, moments=moments, mean=average*s.mean + (1-average)*x, step=s.step+1), value.item()
@@ -170,10 +176,12 @@ def episode(s:State, coreset:Coreset, e:Episode, gens, *options): # options of `
         over = total(torch.tensor(sum(n is None for n in nets.values()), device=s.x.device)).item()
     return s._replace(step=first+1), sum(values)/len(values)
 
-# %% ../nbs/40_distill.ipynb #cf8efeb1
-def begun(x, loss) -> State:
+# %% ../nbs/40_distill.ipynb #76219569
+def begun(coreset:Coreset, loss) -> State:
     "The state before the first step"
-    return State(x, torch.stack([0*x, 0*x]), x, x, **(dict(own=loss.own.to(x)) if isinstance(loss, Learned) else {}))
+    x, own = coreset.x, torch.zeros(0)
+    if isinstance(loss, Learned): own = (loss.own(coreset) if callable(loss.own) else loss.own).to(x)
+    return State(x, torch.stack([0*x, 0*x]), x, x, own=own, best_own=own)
 
 # %% ../nbs/40_distill.ipynb #a20d2148
 def outer(loss:Callable, # `(coreset, gen) -> scalar`, `Learned`, or an `Episode`
@@ -194,9 +202,9 @@ def outer(loss:Callable, # `(coreset, gen) -> scalar`, `Learned`, or an `Episode
     choose(optimiser, OPTIMISERS, 'optimiser')
     one_each(streams)
     x, values = coreset.x, []
-    s = good = state or begun(x, loss)
+    s = good = state or begun(coreset, loss)
     with progress_bar(steps, 'distill', 'step', s.step, progress) as bar:
-        if not state: s = good = s._replace(score=judge(coreset)['accuracy_mean']) # the start is a candidate, too
+        if not state: s = good = s._replace(score=judge(labelled(loss, coreset, s.own))['accuracy_mean']) # the start is a candidate, too
         looked = s.score
         while s.step < steps:
             gens = streams_of(seed, s.step, streams, x.device)
@@ -211,10 +219,10 @@ def outer(loss:Callable, # `(coreset, gen) -> scalar`, `Learned`, or an `Episode
             bar.update(1)
             if s.step%every==0 or s.step==steps:
                 candidate = s.mean if average else s.x
-                row = judge(coreset._replace(x=candidate))
+                row = judge(labelled(loss, coreset._replace(x=candidate), s.own))
                 looked = row['accuracy_mean']
-                if row['accuracy_mean'] > s.score: s = s._replace(best=candidate, score=row['accuracy_mean'], at=s.step)
-                good, row = s, dict(step=s.step, loss=sum(values)/len(values), **row, best=s.score) | (dict(own=s.own.tolist()) if len(s.own) else {})
+                if row['accuracy_mean'] > s.score: s = s._replace(best=candidate, best_own=s.own, score=row['accuracy_mean'], at=s.step)
+                good, row = s, dict(step=s.step, loss=sum(values)/len(values), **row, best=s.score) | (dict(own=s.own.tolist()) if s.own.ndim==1 and len(s.own) else {})
                 values = []
                 if record: record(s, row)
     return s
@@ -336,7 +344,7 @@ def distill(method:str='cd', # a name in `bpc list`
         except Diverged as e: warnings.warn(f"a student diverged, so these images are no candidate ({e})"); return dict(accuracy_mean=0.)
 
     def seen(x, step, score):
-        keep_look(out/'looks', start._replace(x=x.cpu(), meta=meta | dict(step=step, held_out=score)), step, config['every'])
+        keep_look(out/'looks', start._replace(x=x.cpu(), meta=meta | dict(step=step, held_out=score)), step, config['every']) # labels that are learned are in the checkpoint
 
     def write(s, row):
         seen(s.mean if config['average'] else s.x, s.step, row['accuracy_mean'])
@@ -354,7 +362,7 @@ def distill(method:str='cd', # a name in `bpc list`
     kept = (f"the run in {out} is kept up to its last look, and the same command goes on with resume=True, where bf16=True or fewer processes (torchrun --nproc-per-node; the result is the same) need less; "
             "else begin one with a smaller ipc=, a narrower net= or fewer select_runs=")
     with within_memory(kept): s = outer(loss, on, judge, **loop, seed=seed, streams=streams, state=state and state.to(device), record=partial(once, write), progress=progress)
-    best = start._replace(x=s.best.cpu(), meta=on.meta | dict(step=s.at, held_out=s.score))
+    best = labelled(loss, start._replace(x=s.best.cpu(), meta=on.meta | dict(step=s.at, held_out=s.score)), s.best_own.cpu())
     once(finish)
     return best
 

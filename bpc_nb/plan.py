@@ -70,7 +70,7 @@ def of_step(m, data:Data, S:Coreset, net:Network, fast:Network, config:dict, dev
     of = lambda options: {k:config[k] for k in options}
     E, before = energy(fast.apply, **of(ENERGY)), peak_from_here()
     loss = m.make(Setup(E, fast, data, Pair(*[net.init(stream(0)).to(device)]*2), energy(fast.apply, config['loss'], 'sum')), **of(options_of(m.make)))
-    step, more = stopwatch(lambda: outer_step(begun(S.x, loss), S, loss, stream(0, device=device)))
+    step, more = stopwatch(lambda: outer_step(begun(S, loss), S, loss, stream(0, device=device)))
     return step, more, torch.cuda.max_memory_allocated()/1e6 if device!='cpu' else peak() - before
 
 # %% ../nbs/84_plan.ipynb #ea757ef3

@@ -108,12 +108,14 @@ def variant(r:dict) -> str: # a line of a grid
     "A method's name with the options of its cell"
     return ', '.join([r['method'], *(f'{k}={r[k]}' for k in r['config'] if k in r and k!='net')])
 
-def baselines(results=RESULTS) -> tuple: # (head, rows)
-    "Methods that are neither contrastive divergence nor its controls, beside Table 1 of the paper"
+def baselines(results=RESULTS,
+              methods=None, # names; None: all but contrastive divergence, its controls and variants
+             ) -> tuple: # (head, rows)
+    "Other methods beside Table 1 of the paper"
     groups = {}
     for r in measured(results):
-        if r['method'] not in ('cd','positive-only'): groups.setdefault((r['data'], r['ipc'], variant(r), r['protocol']), []).append(r)
-    theirs = {(OF.get(r['dataset']), r['ipc'], r['method']):r for r in printed('bpc_cd_table1', results)}
+        if r['method'] in methods if methods else r['method'].partition('-')[0] not in ('cd','positive'): groups.setdefault((r['data'], r['ipc'], variant(r), r['protocol']), []).append(r)
+    theirs = {(OF.get(r['dataset']), r['ipc'], r['method'].replace('+', '-')):r for r in printed('bpc_cd_table1', results)}
     return ['data', 'images a class', 'method', 'paper', 'ours', 'ours, 8 bit', 'random real', 'students of ours'], [
         [data, ipc, name, as_printed(theirs.get((data.split()[0], str(ipc), name))), percent(g), percent(g, 'accuracy_runs_8bit'), percent(g, 'accuracy_runs_random'), students(g)]
         for (data, ipc, name, _),g in sorted(groups.items())]
