@@ -35,7 +35,7 @@ def cd_both(setup:Setup, # energy and experts
     def loss(S:Coreset, gen:Generator):
         theta_k, pos = (t.to(S.x.device) for t in setup.experts.draw(gen, T, (0, k_max)))
         negs = [end(setup.energy, t, S, L, alpha, temperature, gen) for t in dict(start=[theta_k], end=[pos], both=[theta_k, pos])[begin]]
-        return contrast(setup.energy, pos, torch.cat(negs), S)
+        return contrast(setup.energy, pos, torch.stack(negs), S)
     return loss
 
 # %% ../../nbs/47_beyond.ipynb #cda92393
