@@ -229,7 +229,8 @@ def transfer(path, # of a coreset
     for k,net in wanted.items():
         with held(results/f'.{k}.lock') as mine:
             if not mine or k in done(results): continue
-            r = evaluate(S, data, runs, protocol, net, seed, control=True, device=device)
+            fast = accelerate(network(net, data.shape, data.K), S.meta.get('bf16', False), S.meta.get('compile', False)) # as the run did
+            r = evaluate(S, data, runs, protocol, fast, seed, control=True, device=device)
             add(results/'transfer.jsonl', dict(key=k, of=named(S.meta.get('made')), coreset=digest(path), data=data.name, **{k:S.meta.get(k) for k in ('method','ipc','L')},
                                                made_with=S.meta.get('net'), **r, made=provenance()))
     return [r for k,r in done(results).items() if k in wanted]
