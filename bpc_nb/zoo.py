@@ -11,6 +11,7 @@ import json, shutil
 from pathlib import Path
 
 from .core import Coreset, choose, write_atomic
+from .evaluate import PROTOCOLS
 from .grid import RESULTS, digest, done, stored
 
 # %% ../nbs/89_zoo.ipynb #c314447a
@@ -62,10 +63,10 @@ HERE = Path(__file__).resolve().parent/'coresets' if '__file__' in globals() els
 
 def best(results=RESULTS) -> dict: # (name, ipc) -> (line, file)
     "The stored coresets that did best on held-out images"
-    out = {}
+    out, rank = {}, lambda r: (-[*PROTOCOLS].index(r['protocol']), r['held_out']) # accuracies of different students are not compared: the first protocol counts
     for r in done(results).values():
         at = (r['data'].split()[0], r['ipc']) if 'config' in r else None
-        if at and at[0] in STATEMENTS and (at not in out or r['held_out'] > out[at][0]['held_out']) and (path := stored(r, results)): out[at] = r, path
+        if at and at[0] in STATEMENTS and (at not in out or rank(r) > rank(out[at][0])) and (path := stored(r, results)): out[at] = r, path
     return out
 
 def update(results=RESULTS, folder=HERE) -> list: # names of files
