@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STARTS', 'OPTIMISERS', 'LOOP', 'ENERGY', 'RUN', 'LOOKS', 'HOW', 'Setup', 'Method', 'start_real', 'start_mix',
            'start_noise', 'sgd_step', 'adam_step', 'State', 'save_state', 'load_state', 'streams_of', 'one_each',
-           'Learned', 'labelled', 'slope', 'outer_step', 'Episode', 'episode', 'begun', 'outer', 'options_of',
+           'Learned', 'Staged', 'labelled', 'slope', 'outer_step', 'Episode', 'episode', 'begun', 'outer', 'options_of',
            'choices', 'known_to', 'recipe', 'starts', 'configure', 'buffer_for', 'looks', 'keep_look', 'distill', 'how',
            'forget', 'begin']
 
@@ -40,10 +40,10 @@ class Setup(NamedTuple):
     experts: Buffer|None = None # anything with `draw(gen, T, start)`
     loss: Callable|None = None # as `energy`, but summed over the images and without prior: minus their log likelihood
 
-# %% ../nbs/40_distill.ipynb #b9d99625
+# %% ../nbs/40_distill.ipynb #3600730e
 class Method(NamedTuple):
     "A way to learn a coreset"
-    make: Callable       # `(setup, **options) -> loss(coreset, gen)`, `Learned` or an `Episode`; its signature lists the options
+    make: Callable       # `(setup, **options) -> loss(coreset, gen)`, `Learned`, `Staged` or an `Episode`; its signature lists the options
     recipes: dict = {}   # (data set, ipc) -> options that differ from the defaults; None for any
     experts: bool|Callable = True # whether it draws from expert trajectories, or `(its options) -> bool`
     learns: bool = True  # False: `make` gives no loss but `(coreset, gen) -> coreset`, which chooses real images instead of random ones
@@ -118,13 +118,19 @@ def one_each(n:int):
     "One sentence for more ranks than streams"
     if whole('streams', n, 1) < world(): raise ValueError(f"streams: {n} draws a step for {world()} ranks, and each rank needs one; start at most {n} processes, or a new run with more streams")
 
-# %% ../nbs/40_distill.ipynb #991d063e
+# %% ../nbs/40_distill.ipynb #1b957f9f
 class Learned(NamedTuple):
     "A loss with numbers of its own, learned beside the images"
     loss: Callable # `(coreset, gen, own) -> scalar`
     own: Tensor|Callable # where they start, or `coreset -> Tensor`
     lr: float      # their step; each is one number, so its gradient is not multiplied by anything; one of a label is, by M
     labels: Callable = None # `(coreset, own) -> coreset` where labels are made of them; None: they are of no use to students
+
+class Staged(NamedTuple):
+    "A loss that is another one later in the run"
+    first: Callable # `(coreset, gen) -> scalar`
+    then: Callable  # the same
+    after: int      # outer steps with the first
 
 def labelled(loss, coreset:Coreset, own:Tensor) -> Coreset:
     "A coreset with the labels that its loss has learned, if it learns any"
@@ -144,13 +150,14 @@ def slope(loss:Callable, # `(coreset, gen) -> scalar`, or `(coreset, gen, own)`
     g, *rest, value = every.split([x.numel(), *(t.numel() for t in own), 1])
     return g.view_as(x), value[0], *(r.view_as(t) for r,t in zip(rest, own))
 
-# %% ../nbs/40_distill.ipynb #98841651
+# %% ../nbs/40_distill.ipynb #20ec1117
 def outer_step(s:State, coreset:Coreset, # labels, weights; its x is not used
-               loss:Callable, # `(coreset, gen) -> scalar`, `Learned`, or an `Episode`
+               loss:Callable, # `(coreset, gen) -> scalar`, `Learned`, `Staged`, or an `Episode`
                gen, # source of randomness, or a list of them, one for each stream
                lr:float=1., momentum:float=.5, optimiser:str='sgd', average:float=0.): # options as in `outer`
     "Move the images down the gradient of the loss: `(state, value of the loss)`"
     gens = gen if isinstance(gen, list) else [gen]
+    if isinstance(loss, Staged): loss = loss.first if s.step < loss.after else loss.then
     if isinstance(loss, Episode): return episode(s, coreset, loss, gens, lr, momentum, optimiser, average)
     if isinstance(loss, Learned):
         g, value, g_own = slope(loss.loss, coreset, s.x, gens, s.own)
@@ -183,8 +190,8 @@ def begun(coreset:Coreset, loss) -> State:
     if isinstance(loss, Learned): own = (loss.own(coreset) if callable(loss.own) else loss.own).to(x)
     return State(x, torch.stack([0*x, 0*x]), x, x, own=own, best_own=own)
 
-# %% ../nbs/40_distill.ipynb #a20d2148
-def outer(loss:Callable, # `(coreset, gen) -> scalar`, `Learned`, or an `Episode`
+# %% ../nbs/40_distill.ipynb #c1f9baa3
+def outer(loss:Callable, # `(coreset, gen) -> scalar`, `Learned`, `Staged`, or an `Episode`
           coreset:Coreset, # where to start
           judge:Callable, # `(coreset) -> dict` with 'accuracy_mean', on held-out data
           steps:int=1000, # outer steps; the published code makes 5000
