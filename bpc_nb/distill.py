@@ -271,7 +271,7 @@ def starts() -> dict: # name -> `(data, ipc, gen) -> coreset`
     "The ways to start; what a method that learns nothing chooses is one, too, and is chosen among the data later"
     return STARTS | {n:start_real for n,m in registry().items() if not m.learns}
 
-# %% ../nbs/40_distill.ipynb #a462c41b
+# %% ../nbs/40_distill.ipynb #0a784f1a
 def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of the data set
     "Defaults, then the recipe, then `options`; an unknown one is an error"
     m = choose(method, registry(), 'method')
@@ -282,8 +282,9 @@ def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of
     for k in config['experts']: choose(k, options_of(make_experts), 'option of experts')
     share = lambda v: 0<=v<1
     for k,of in dict(start=starts(), optimiser=OPTIMISERS, select_protocol=PROTOCOLS).items(): k in config and choose(config[k], of, k)
-    for k in 'steps','every','select_runs': k in config and whole(k, config[k], 1)
-    for k,ok,range in (('lr', lambda v: v>0, 'above 0'), ('momentum', share, 'in [0,1)'), ('average', share, 'in [0,1)')):
+    for k,lo in dict(steps=1, every=1, select_runs=1, k_max=1, L=0, T=0).items(): k in config and whole(k, config[k], lo)
+    above = lambda v: v>0
+    for k,ok,range in (('lr', above, 'above 0'), ('alpha', above, 'above 0'), ('temperature', lambda v: v>=0, 'of at least 0'), ('momentum', share, 'in [0,1)'), ('average', share, 'in [0,1)')):
         if k in config and not ok(config[k]): raise ValueError(f"{k}: found {config[k]}; expected a number {range}")
     return config
 
@@ -307,7 +308,7 @@ def keep_look(folder, coreset:Coreset, step:int, every:int): # every: steps betw
     for n,path in looks(folder).items():
         if n%stride and n!=step: path.unlink(missing_ok=True)
 
-# %% ../nbs/40_distill.ipynb #2d92c72a
+# %% ../nbs/40_distill.ipynb #a161af0b
 def distill(method:str='cd', # a name in `bpc list`
             data='digits', # what `load` takes, or what it returned
             ipc:int=1, # images per class
@@ -331,6 +332,8 @@ def distill(method:str='cd', # a name in `bpc list`
     out = Path(out or once(tempfile.mkdtemp, '', 'bpc_'))
     buffer = open_buffer(buffer, data, net) if buffer and needs else None
     if buffer: enough(len(buffer.complete))
+    elif needs and config.get('T', 0) > (epochs := (options_of(make_experts) | config['experts'])['epochs']):
+        raise ValueError(f"T: found {config['T']}, and experts are trained for {epochs} epochs; lower T, or train them longer (experts' option epochs)")
     resume, streams = once(how, out, resume, streams)
     head = json.loads(json.dumps(dict(method=method, data=data.name, checksum=data.meta['checksum'], recipe=data.meta['recipe'], ipc=ipc, seed=seed, **(config | dict(net=net.name)), buffer=buffer and buffer.key, streams=streams)))
     same_on_all(head)

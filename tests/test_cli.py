@@ -92,6 +92,14 @@ def test_every_option_reaches_its_function(monkeypatch):
 def test_a_word_that_means_nothing(refused, words, said): refused('distill', 'digits', *words.split(), parts=said)
 
 
+@pytest.mark.parametrize('words, said', [('--alpha -1', 'alpha: found -1.0; expected a number above 0'), ('--L -1', 'L: expected a whole number of at least 0, found -1'),
+    ('--T 30', 'T: found 30, and experts are trained for 20 epochs')])
+def test_an_option_that_no_run_can_use(refused, monkeypatch, words, said):
+    "is refused before experts are trained"
+    monkeypatch.setattr('bpc_nb.distill.buffer_for', None)
+    refused('distill', 'digits', '--device', 'cpu', *words.split(), parts=said)
+
+
 def test_list(bpc):
     found = json.loads(bpc('list', '--json')[1])
     assert [*found] == ['methods', 'datasets', 'networks', 'energies', 'protocols']

@@ -73,5 +73,5 @@ def test_bad_files(refused, file, tmp_path):
     refused('search', file(SPACE + 'seed = [0, -1]'), parts=('line 11', 'seed', '-1'))
     refused('search', file(SPACE + 'ipc = [1, 10]'), parts=('ipc: candidates are compared under the same ipc', '1 and 10'))
     refused('search', file(SPACE), '--candidates', 0, parts='candidates: expected a whole number of at least 1, found 0')
-    refused('search', file(SPACE.replace('T = 1', 'T = 9')), '--device', 'cpu', '--json', parts=('no candidate got through', 'T, start'))
+    refused('search', file(SPACE.replace('T = 1', 'T = 9')), '--device', 'cpu', '--json', parts=('no candidate got through', 'T: found 9'))
     assert all(r['broke'] for r in trace(tmp_path))
