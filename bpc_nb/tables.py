@@ -7,9 +7,10 @@ __all__ = ['DASH', 'OF', 'CHAIN', 'HEAD', 'NETS', 'LOSS_NAMES', 'target', 'print
            'measured', 'label', 'percent', 'students', 'gathered', 'ours', 'results_table', 'table1', 'variant',
            'baselines', 'table3', 'table4', 'all_tables']
 
-# %% ../nbs/88_tables.ipynb #321e12ed
+# %% ../nbs/88_tables.ipynb #845d25d3
 import csv, json
 from pathlib import Path
+from statistics import mode
 
 from .grid import RESULTS, cells, done, key
 
@@ -120,35 +121,38 @@ def baselines(results=RESULTS,
         [data, ipc, name, as_printed(theirs.get((data.split()[0], str(ipc), name))), percent(g), percent(g, 'accuracy_runs_8bit'), percent(g, 'accuracy_runs_random'), students(g)]
         for (data, ipc, name, _),g in sorted(groups.items())]
 
-# %% ../nbs/88_tables.ipynb #8dd894bf
+# %% ../nbs/88_tables.ipynb #acf4b7f8
 NETS = dict(ConvNet='convnet', ResNet='resnet18', VGG='vgg11', AlexNet='alexnet', MLP='mlp') # the paper's names
 
 def table3(data='cifar10', ipc=10, results=RESULTS) -> tuple: # (head, rows)
     "Table 3 of the paper: students of other architectures; its figures are for CIFAR-10, ten images a class"
-    lines = [r for r in done(results).values() if r.get('ipc')==ipc and r['data'].split()[0]==data and label(r)=='CD']
+    lines = [r for r in done(results).values() if r.get('ipc')==ipc and r['data'].split()[0]==data and label(r)=='CD' and {'coreset','accuracy_runs'} <= r.keys()]
     theirs = {r['network']:r for r in printed('bpc_cd_table3_cross_architecture', results, method='ours')} if (data, ipc)==('cifar10', 10) else {}
-    moved = {r['coreset'] for r in lines if 'made_with' in r}
-    def row(name, net): # where coresets were tested with other networks, their own network is asked about the same ones
-        of = [r for r in lines if r['net'].split(':')[0]==net and ('made_with' in r or net=='convnet' and (not moved or r.get('coreset') in moved))]
-        return [f'{name} ({net})', as_printed(theirs.get(name)), as_printed(theirs.get(name), 5) if name in theirs else DASH,
-                percent(of), percent(of, 'accuracy_runs_random'), students(of)]
-    return ['trained on it', 'paper', 'less five', 'ours', 'random real', 'students of ours'], [row(*n) for n in NETS.items()]
+    moved = [r for r in lines if r['net']!=r.get('made_with', r['net'])] or lines
+    protocol = mode(r['protocol'] for r in moved) if moved else None # one for all rows, and the same coresets
+    asked = {r['coreset'] for r in moved if r['protocol']==protocol}
+    def row(name, net):
+        of = [r for r in lines if (r['net'].split(':')[0], r['protocol'])==(net, protocol) and r['coreset'] in asked]
+        paper = [as_printed(theirs.get(name)), as_printed(theirs.get(name), 5) if name in theirs else DASH] if theirs else []
+        return [f'{name} ({net})', *paper, percent(of), percent(of, 'accuracy_runs_random'), students(of)]
+    return ['trained on it', *(['paper', 'less five'] if theirs else []), 'ours', 'random real', 'students of ours'], [row(*n) for n in NETS.items()]
 
-# %% ../nbs/88_tables.ipynb #d33a6e1f
+# %% ../nbs/88_tables.ipynb #5859c14e
 LOSS_NAMES = dict(cross_entropy='cross-entropy', focal='focal', margin='margin')
 
 def table4(ipc:int|None=None, # of ours, on digits; None: the paper's
            results=RESULTS) -> tuple: # (head, rows)
-    "Table 4 of the paper: loss of the experts against energy of the coreset"
+    "Table 4 of the paper: loss of the experts against energy of the coreset, on the folds that all entries have"
     if ipc is None: at = {(r['row_loss'], r['column_loss']):as_printed(r) for r in printed('bpc_cd_table4_cross_loss', results)}
     else:
         have, at = done(results), {}
         for c in cells(Path(results)/'losses.toml'):
-            if c['ipc']==ipc and key(c) in have: at.setdefault((c['config']['experts'].get('loss', 'cross_entropy'), c['config']['loss']), []).append(have[key(c)])
-        at = {k:percent(v) for k,v in at.items()}
+            if c['ipc']==ipc and key(c) in have: at.setdefault((c['config']['experts'].get('loss', 'cross_entropy'), c['config']['loss']), {})[c['fold']] = have[key(c)]
+        shared = set.intersection(*map(set, at.values())) if at else ()
+        at = {k:percent([v[f] for f in shared]) for k,v in at.items()}
     return ['', *LOSS_NAMES.values()], [[n, *(at.get((a, b), DASH) for b in LOSS_NAMES)] for a,n in LOSS_NAMES.items()]
 
-# %% ../nbs/88_tables.ipynb #d01952b8
+# %% ../nbs/88_tables.ipynb #94def44d
 def all_tables(results=RESULTS) -> dict: # title -> (head, rows)
     "Every table of this chapter"
     results = Path(results)
@@ -156,5 +160,6 @@ def all_tables(results=RESULTS) -> dict: # title -> (head, rows)
             'All measured': results_table(results),
             'Other methods': baselines(results),
             'Table 3: other networks, CIFAR-10, 10 images a class': table3(results=results),
+            **{f'The same, {d}, 1 image a class': table3(d, 1, results) for d in ('mnist','cifar10')},
             'Table 4: loss of the experts (rows) and energy, CIFAR-10, as printed': table4(None, results),
             **{f'The same on digits, {ipc} a class': table4(ipc, results) for ipc in (1, 10)}}
