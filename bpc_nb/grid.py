@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['CELL', 'MARKS', 'SMALL', 'RESULTS', 'own', 'check', 'read_tables', 'line_of', 'combinations', 'cells', 'bare',
            'named', 'key', 'lines', 'done', 'held', 'add', 'digest', 'keep', 'stored', 'TimeUp', 'until', 'twins',
-           'kin', 'cell_data', 'ready', 'run_cell', 'transfers', 'transfer', 'sampled', 'posteriors', 'tests',
+           'kin', 'cell_data', 'ready', 'clock', 'run_cell', 'transfers', 'transfer', 'sampled', 'posteriors', 'tests',
            'unfinished', 'finish', 'each', 'prepare', 'grid', 'waiting', 'found']
 
-# %% ../nbs/86_grid.ipynb #719ddf76
-import hashlib, itertools, json, os, re, signal, time, tomllib, warnings
+# %% ../nbs/86_grid.ipynb #1d25f765
+import hashlib, itertools, json, os, re, signal, tempfile, time, tomllib, warnings
 from contextlib import contextmanager
 from pathlib import Path
 
-from .core import Coreset, cache_folder, choose, provenance, registry
+from .core import Coreset, cache_folder, choose, provenance, registry, write_atomic
 from .data import Data, load, whole
 from .distill import ENERGY, buffer_for, configure, distill, known_to
 from .energy import energy
@@ -196,7 +196,17 @@ def ready(cell:dict, # as `cells` gives it
             buffer_for(data, network(cell['config']['net'], data.shape, data.K), cell['config']['experts'], auto(device), progress)
     return data
 
-# %% ../nbs/86_grid.ipynb #16c230be
+# %% ../nbs/86_grid.ipynb #e8c83813
+@contextmanager
+def clock(path:Path):
+    "Add the seconds that the block takes to those in a file"
+    before, began = float(path.read_text()) if path.exists() else 0., time.perf_counter()
+    try: yield
+    finally:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, lambda tmp: Path(tmp).write_text(f'{before + time.perf_counter() - began:.1f}'))
+
+# %% ../nbs/86_grid.ipynb #eb622189
 def run_cell(cell:dict, # as `cells` gives it
              root=None, # where data sets are looked for
              out=None, device='auto', progress=False,
@@ -204,13 +214,14 @@ def run_cell(cell:dict, # as `cells` gives it
             ) -> tuple: # (coreset, line)
     "Distil, then look at the test set once, beside random real images"
     data, device = ready(cell, root, device, progress), auto(device)
-    began, resume = time.perf_counter(), out is not None and (Path(out)/'config.json').exists()
-    coreset = distill(cell['method'], data, cell['ipc'], out=out, seed=cell['seed'], device=device, progress=progress, resume=resume, **own(cell))
-    made, config = time.perf_counter(), cell['config']
+    out, config = Path(out or once(tempfile.mkdtemp, '', 'bpc_')), cell['config']
+    with clock(out/'seconds'):
+        coreset = distill(cell['method'], data, cell['ipc'], out=out, seed=cell['seed'], device=device, progress=progress, resume=(out/'config.json').exists(), **own(cell))
+    made = time.perf_counter()
     net = accelerate(network(config['net'], data.shape, data.K), config['bf16'], config['compile']) # students compute as the run did
     random = next(({k:v for k,v in r.items() if k.endswith('_random')} for r in known if 'config' in r and twins(r, cell)), None)
     result = evaluate(coreset, data, cell['runs'], cell['protocol'], net, cell['seed'], control=random is None, device=device) | (random or {})
-    seconds = dict(distill=round(made-began, 1), evaluate=round(time.perf_counter()-made, 1))
+    seconds = dict(distill=float((out/'seconds').read_text()), evaluate=round(time.perf_counter()-made, 1))
     return coreset, dict(key=key(cell), **bare(cell)) | result | dict(data=data.name, checksum=data.meta['checksum'], held_out=coreset.meta['held_out'], step=coreset.meta['step'],
                                                                       seconds=seconds, made=provenance())
 
