@@ -7,12 +7,12 @@ __all__ = ['DASH', 'OF', 'CHAIN', 'HEAD', 'NETS', 'LOSS_NAMES', 'target', 'print
            'measured', 'label', 'percent', 'students', 'gathered', 'ours', 'results_table', 'table1', 'variant',
            'baselines', 'table3', 'table4', 'all_tables']
 
-# %% ../nbs/88_tables.ipynb #845d25d3
+# %% ../nbs/88_tables.ipynb #a5851f74
 import csv, json
 from pathlib import Path
 from statistics import mode
 
-from .grid import RESULTS, cells, done, key
+from .grid import RESULTS, cells, digest, done, key, stored
 
 # %% ../nbs/88_tables.ipynb #db4baaa4
 DASH = '–'
@@ -121,18 +121,19 @@ def baselines(results=RESULTS,
         [data, ipc, name, as_printed(theirs.get((data.split()[0], str(ipc), name))), percent(g), percent(g, 'accuracy_runs_8bit'), percent(g, 'accuracy_runs_random'), students(g)]
         for (data, ipc, name, _),g in sorted(groups.items())]
 
-# %% ../nbs/88_tables.ipynb #acf4b7f8
+# %% ../nbs/88_tables.ipynb #75195155
 NETS = dict(ConvNet='convnet', ResNet='resnet18', VGG='vgg11', AlexNet='alexnet', MLP='mlp') # the paper's names
 
 def table3(data='cifar10', ipc=10, results=RESULTS) -> tuple: # (head, rows)
     "Table 3 of the paper: students of other architectures; its figures are for CIFAR-10, ten images a class"
-    lines = [r for r in done(results).values() if r.get('ipc')==ipc and r['data'].split()[0]==data and label(r)=='CD' and {'coreset','accuracy_runs'} <= r.keys()]
+    lines = [r for r in done(results).values() if r.get('ipc')==ipc and r['data'].split()[0]==data and label(r)=='CD' and 'accuracy_runs' in r]
     theirs = {r['network']:r for r in printed('bpc_cd_table3_cross_architecture', results, method='ours')} if (data, ipc)==('cifar10', 10) else {}
+    def images(r): return r.get('coreset') or ((at := stored(r, results)) and digest(at)) # which coreset it was
     moved = [r for r in lines if r['net']!=r.get('made_with', r['net'])] or lines
     protocol = mode(r['protocol'] for r in moved) if moved else None # one for all rows, and the same coresets
-    asked = {r['coreset'] for r in moved if r['protocol']==protocol}
+    asked = {images(r) for r in moved if r['protocol']==protocol}
     def row(name, net):
-        of = [r for r in lines if (r['net'].split(':')[0], r['protocol'])==(net, protocol) and r['coreset'] in asked]
+        of = [r for r in lines if (r['net'].split(':')[0], r['protocol'])==(net, protocol) and images(r) in asked]
         paper = [as_printed(theirs.get(name)), as_printed(theirs.get(name), 5) if name in theirs else DASH] if theirs else []
         return [f'{name} ({net})', *paper, percent(of), percent(of, 'accuracy_runs_random'), students(of)]
     return ['trained on it', *(['paper', 'less five'] if theirs else []), 'ours', 'random real', 'students of ours'], [row(*n) for n in NETS.items()]
