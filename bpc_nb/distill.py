@@ -31,7 +31,7 @@ from .networks import Network, network
 from .progress import bar as progress_bar
 from .ranks import auto, once, restarts, same_on_all, share, total, world
 
-# %% ../nbs/40_distill.ipynb #7915ea96
+# %% ../nbs/40_distill.ipynb #b355b394
 class Setup(NamedTuple):
     "What a method may use"
     energy: Callable          # `(theta, coreset) -> scalar`
@@ -39,6 +39,7 @@ class Setup(NamedTuple):
     data: Data|None = None    # methods look at `data.train` only
     experts: Buffer|None = None # anything with `draw(gen, T, start)`
     loss: Callable|None = None # as `energy`, but summed over the images and without prior: minus their log likelihood
+    experts_of: Callable|None = None # `net -> experts` of another network, made as those of the run
 
 # %% ../nbs/40_distill.ipynb #3600730e
 class Method(NamedTuple):
@@ -308,7 +309,7 @@ def keep_look(folder, coreset:Coreset, step:int, every:int): # every: steps betw
     for n,path in looks(folder).items():
         if n%stride and n!=step: path.unlink(missing_ok=True)
 
-# %% ../nbs/40_distill.ipynb #a161af0b
+# %% ../nbs/40_distill.ipynb #7eda5a45
 def distill(method:str='cd', # a name in `bpc list`
             data='digits', # what `load` takes, or what it returned
             ipc:int=1, # images per class
@@ -343,7 +344,7 @@ def distill(method:str='cd', # a name in `bpc list`
     E = energy(fast.apply, **of(ENERGY))
     if needs and not buffer: buffer = buffer_for(data, net, config['experts'], device, progress)
     if buffer: same_on_all({f'finished trajectories in {buffer.folder}': len(buffer.complete)}) # a folder that all of them see
-    setup = Setup(E, fast, data, buffer, energy(fast.apply, **of(['loss']), scale='sum'))
+    setup = Setup(E, fast, data, buffer, energy(fast.apply, **of(['loss']), scale='sum'), lambda net: buffer_for(data, net, config['experts'], device, progress))
     loss = m.make(setup, **of(options_of(m.make)))
     meta = head | dict(net=net.name, experts=buffer and {k:v for k,v in buffer.index.items() if k!='made'}, made=provenance())
     on = start._replace(x=start.x.to(device), y=start.y.to(device), meta=meta)

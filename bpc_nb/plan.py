@@ -58,7 +58,7 @@ def of_looks(data:Data, S:Coreset, net:Network, config:dict, device) -> tuple:
     look, more = stopwatch(lambda: predict(net, theta, x))
     return train_few*o['epochs']/few + R*look, first + more
 
-# %% ../nbs/84_plan.ipynb #4d7752b3
+# %% ../nbs/84_plan.ipynb #d986a404
 def peak_from_here() -> float:
     "Forget the most memory that this process has held, where the system allows it, and say what it holds now, in MB"
     try: Path('/proc/self/clear_refs').write_text('5')
@@ -69,7 +69,8 @@ def of_step(m, data:Data, S:Coreset, net:Network, fast:Network, config:dict, dev
     "Seconds of a step on the images, what the first one took more, and MB"
     of = lambda options: {k:config[k] for k in options}
     E, before = energy(fast.apply, **of(ENERGY)), peak_from_here()
-    loss = m.make(Setup(E, fast, data, Pair(*[net.init(stream(0)).to(device)]*2), energy(fast.apply, config['loss'], 'sum')), **of(options_of(m.make)))
+    stand_in = lambda net: Pair(*[net.init(stream(0)).to(device)]*2)
+    loss = m.make(Setup(E, fast, data, stand_in(net), energy(fast.apply, config['loss'], 'sum'), stand_in), **of(options_of(m.make)))
     step, more = stopwatch(lambda: outer_step(begun(S, loss), S, loss, stream(0, device=device)))
     return step, more, torch.cuda.max_memory_allocated()/1e6 if device!='cpu' else peak() - before
 

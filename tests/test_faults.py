@@ -274,7 +274,7 @@ def test_memory_that_the_system_refuses(bpc, refused, tmp_path):
     try:
         resource.setrlimit(resource.RLIMIT_AS, (has + (256<<20), hard))
         refuse('experts', '--n', 1, '--epochs', 1, '--batch', 1294, parts=('out of memory; the epochs', 'smaller batch'))
-        refuse('distill', '--experts', 'n=1,epochs=3,batch=1294', parts=('out of memory; the epochs', 'smaller batch'))
+        refuse('distill', '--T', 1, '--experts', 'n=1,epochs=3,batch=1294', parts=('out of memory; the epochs', 'smaller batch'))
     finally: resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 

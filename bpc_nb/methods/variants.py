@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['METHODS', 'end', 'cd_both', 'cd_persistent', 'cd_late', 'sizes', 'cd_layers', 'cd_labels', 'cd_matched', 'cd_nets']
 
-# %% ../../nbs/47_variants.ipynb #5414fa95
+# %% ../../nbs/47_variants.ipynb #6efd081a
 from math import log
 
 import torch
@@ -14,9 +14,8 @@ from torch import Generator
 
 from ..core import Coreset, choose, run
 from ..data import whole
-from ..distill import Episode, Learned, Method, Setup, Staged, buffer_for, options_of
+from ..distill import Episode, Learned, Method, Setup, Staged
 from ..energy import contrast, energy
-from ..experts import experts as make_experts
 from .cd import RECIPES as CD, cd
 from .wasserstein import descent, path
 from ..networks import cut, network
@@ -110,15 +109,14 @@ def cd_matched(setup:Setup, # energy and experts
         return contrast(E, pos, neg, S) + weight*((neg - pos)**2).sum()/((theta_k - pos)**2).sum()
     return loss
 
-# %% ../../nbs/47_variants.ipynb #48e2697e
+# %% ../../nbs/47_variants.ipynb #161bb7b4
 def cd_nets(setup:Setup, # energy, network, data and experts
             others:str='mlp', # networks beside the run's own, joined by +; their energy is the cross-entropy of Eq. 13
             L:int=20, alpha:float=.04, temperature:float=0., T:int=2, k_max:int=10): # as in `cd`
     "Contrastive divergence with experts of several architectures, one in each step"
-    options = {k:v for k,v in setup.experts.index.items() if k in options_of(make_experts) and k!='group'}
     def own(spec):
         net = network(spec, setup.data.shape, setup.data.K)
-        return Setup(energy(net.apply), net, setup.data, buffer_for(setup.data, net, options))
+        return Setup(energy(net.apply), net, setup.data, setup.experts_of(net))
     losses = [cd(s, L, alpha, temperature, T, k_max) for s in (setup, *map(own, others.split('+')))]
     return lambda S, gen: losses[torch.randint(len(losses), (), generator=gen, device=gen.device)](S, gen)
 
