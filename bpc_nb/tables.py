@@ -44,10 +44,12 @@ def pivot(rows, of, across, value=as_printed) -> tuple: # of, across: a row -> i
     cols, at = dict.fromkeys(map(across, rows)), {(of(r), across(r)):value(r) for r in rows}
     return ['', *cols], [[o, *(at.get((o, c), DASH) for c in cols)] for o in dict.fromkeys(map(of, rows))]
 
-# %% ../nbs/88_tables.ipynb #f75aa4c2
+# %% ../nbs/88_tables.ipynb #402003d2
 def measured(results=RESULTS) -> list: # of dicts
-    "The lines of all grids, as far as they are there"
-    return [r for r in done(results).values() if 'config' in r]
+    "The lines of all grids, as far as they are there, with the network that most lines of a data set have"
+    rows = [r for r in done(results).values() if 'config' in r]
+    usual = {data:mode(r.get('net') for r in rows if r['data']==data) for data in {r['data'] for r in rows}}
+    return [r for r in rows if r.get('net')==usual[r['data']]]
 
 def label(r:dict) -> str: # of a grid or of `transfer.jsonl`
     "What a line's method is called in tables"
@@ -121,12 +123,13 @@ def baselines(results=RESULTS,
         [data, ipc, name, as_printed(theirs.get((data.split()[0], str(ipc), name))), percent(g), percent(g, 'accuracy_runs_8bit'), percent(g, 'accuracy_runs_random'), students(g)]
         for (data, ipc, name, _),g in sorted(groups.items())]
 
-# %% ../nbs/88_tables.ipynb #75195155
+# %% ../nbs/88_tables.ipynb #c643bce5
 NETS = dict(ConvNet='convnet', ResNet='resnet18', VGG='vgg11', AlexNet='alexnet', MLP='mlp') # the paper's names
 
 def table3(data='cifar10', ipc=10, results=RESULTS) -> tuple: # (head, rows)
     "Table 3 of the paper: students of other architectures; its figures are for CIFAR-10, ten images a class"
-    lines = [r for r in done(results).values() if r.get('ipc')==ipc and r['data'].split()[0]==data and label(r)=='CD' and 'accuracy_runs' in r]
+    tested = [r for r in done(results).values() if 'made_with' in r] + measured(results)
+    lines = [r for r in tested if (r['ipc'], r['data'].split()[0], label(r))==(ipc, data, 'CD') and 'accuracy_runs' in r]
     theirs = {r['network']:r for r in printed('bpc_cd_table3_cross_architecture', results, method='ours')} if (data, ipc)==('cifar10', 10) else {}
     def images(r): return r.get('coreset') or ((at := stored(r, results)) and digest(at)) # which coreset it was
     moved = [r for r in lines if r['net']!=r.get('made_with', r['net'])] or lines

@@ -47,7 +47,7 @@ def positive_only(setup:Setup, # energy and experts
         return E(pos.to(S.x.device), S._replace(x=aug(S.x, gen)))
     return lambda S, gen: sum(one(S, gen) for _ in range(draws))/draws
 
-# %% ../../nbs/41_cd.ipynb #d209b762
+# %% ../../nbs/41_cd.ipynb #15447df6
 RECIPES = { # from short searches on held-out images
     ('digits', None): dict(net='convnet:width=64,depth=2', # 8x8 images leave room for two blocks
                            L=10, alpha=.08,                # half the steps of the default at twice the size: the same length in half the time
@@ -62,6 +62,8 @@ RECIPES = { # from short searches on held-out images
     ('cifar10', None): dict(bf16=True, compile=True, average=.98, every=200, select_runs=2, select_protocol='dc',
                             experts=dict(n=24, epochs=3, part=.25, batch=128, bf16=True, compile=True)),
     ('cifar10', 1): dict(steps=800, lr=100., alpha=.1, T=2, k_max=1),
+    ('cifar10', 10): dict(steps=250, every=50, select_runs=1, lr=20., alpha=.2, L=36, T=6, k_max=1, start='herding',
+                          experts=dict(n=8, epochs=6, part=.25, batch=128, bf16=True, compile=True)),
 }
 
 # %% ../../nbs/41_cd.ipynb #d97e565c
