@@ -6,10 +6,11 @@
 __all__ = ['whole', 'number', 'truth', 'KINDS', 'METAVAR', 'SCRIPT', 'COMMANDS', 'dumps', 'NO_MEMORY', 'reader', 'literal',
            'pairs', 'Option', 'options', 'Parser', 'by_method', 'of_methods', 'refuse_others', 'data_from', 'loading',
            'table', 'lines', 'percent', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate',
-           'bpc_predictive', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_transfer', 'bpc_zoo',
-           'bpc_tables', 'bpc_demo', 'bpc_completion', 'learning', 'parser', 'spoken', 'usage', 'parse', 'main']
+           'bpc_predictive', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_transfer', 'bpc_whole',
+           'bpc_zoo', 'bpc_tables', 'bpc_demo', 'bpc_completion', 'learning', 'parser', 'spoken', 'usage', 'parse',
+           'main']
 
-# %% ../nbs/90_cli.ipynb #76aab8cf
+# %% ../nbs/90_cli.ipynb #0b39bf89
 import argparse, ast, difflib, inspect, json, re, sys, time, warnings
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from .energy import LOSSES, energy
 from .evaluate import PROTOCOLS, evaluate, predict
 from .experts import experts
 from .explorer import bpc_explore
-from .grid import grid, transfer, waiting
+from .grid import grid, transfer, waiting, whole_data
 from .metrics import accuracy
 from .networks import NETWORKS, network
 from .plan import plan
@@ -348,6 +349,21 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
     if json: return '\n'.join(map(dumps, rows))
     return table([(r['net'], percent(r), percent(r, '_random')) for r in rows], ('trained on it', 'accuracy, %', 'random real')) + f"\n{runs} students each, {rows[0]['labels']} labels, protocol {protocol} ({rows[0]['epochs']} epochs)"
 
+# %% ../nbs/90_cli.ipynb #5cd16616
+def bpc_whole(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
+              net:str=None, # of the students (default: that of the recipe for contrastive divergence)
+              results:str='results', # folder of `whole.jsonl`
+              protocol:str='dc', # how students are trained: one of `bpc list`
+              epochs:int=None, # passes of a student (default: as the protocol says)
+              runs:int=5, # students
+              seed:int=0, # of the students
+              device:str='auto', # cpu, cuda or auto
+              json:bool=False, # print one JSON object
+              **given):
+    "Test students of all training images, once"
+    r = whole_data(data_from(data, given), net, results, protocol, epochs, runs, seed, auto(device), progress=not json)
+    return r if json else f"{percent(r)} %: {r['runs']} students of {r['n_train']} images of {r['data']}, {r['net']}, protocol {protocol} ({r['epochs']} epochs)"
+
 # %% ../nbs/90_cli.ipynb #7459798f
 def bpc_zoo(data:str=None, # print the card of one, else list all
             ipc:int=1, # images per class
@@ -420,7 +436,7 @@ def bpc_completion(shell:str='bash', # or zsh
     head = 'autoload -Uz compinit bashcompinit && compinit -u && bashcompinit\n'*(shell=='zsh')
     return head + SCRIPT.format(commands=' '.join(COMMANDS), values=case(values, 6), options=case(data, 8))
 
-# %% ../nbs/90_cli.ipynb #0cab5ac6
+# %% ../nbs/90_cli.ipynb #dd9567e5
 def learning() -> dict: # title -> options
     "What `bpc distill` hands on, by the chapter that it belongs to"
     of_run = options(distill, skip=('data','progress','callback')) | options(choices)
@@ -441,6 +457,7 @@ COMMANDS = dict( # name -> function, title -> options from elsewhere
     grid=(bpc_grid, lambda: {'grid': options(grid, skip=('progress',))}),
     search=(bpc_search, lambda: {'search': options(search, skip=('file','progress'))}),
     transfer=(bpc_transfer, lambda: {'data': loading()}),
+    whole=(bpc_whole, lambda: {'data': loading()}),
     tables=(bpc_tables, dict),
     zoo=(bpc_zoo, dict),
     bench=(bpc_bench, lambda: {'measurement': options(bench)}),

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SIAMESE', 'PROTOCOLS', 'students', 'predict', 'evaluate']
 
-# %% ../nbs/31_evaluate.ipynb #79ae5668
+# %% ../nbs/31_evaluate.ipynb #05d281f0
 from functools import partial
 from typing import Callable
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .augment import augment as augmentation
 from .core import Coreset, choose, stream
-from .data import Data, match
+from .data import Data, match, whole
 from .energy import energy
 from .metrics import summary
 from .networks import Network, network, together
@@ -67,7 +67,7 @@ def predict(net:Network, theta, # (P,)
     "Class probabilities, in batches"
     return torch.cat([net.apply(theta, b, stats).softmax(-1) for b in x.split(batch)])
 
-# %% ../nbs/31_evaluate.ipynb #a40c74c1
+# %% ../nbs/31_evaluate.ipynb #e2e2bc87
 def evaluate(coreset:Coreset, # what to judge
              data:Data, # whose test part is used; `part` says otherwise
              runs:int=5, # students
@@ -77,10 +77,11 @@ def evaluate(coreset:Coreset, # what to judge
              part:str='test', # 'test', or 'held' for selection
              control:bool=False, # random real images beside it
              eight_bit:bool=True, # the 8-bit round trip beside it
+             epochs:int=None, # passes of a student; None: as the protocol says
              device='cpu', progress:bool=False) -> dict:
     "Accuracy and NLL of fresh students: mean, standard deviation and every run"
     if runs < 1: raise ValueError(f"runs: {runs} students; at least 1 is needed")
-    options, data = choose(protocol, PROTOCOLS, 'protocol'), match(data, coreset)
+    options, data = choose(protocol, PROTOCOLS, 'protocol') | ({} if epochs is None else dict(epochs=whole('epochs', epochs, 1))), match(data, coreset)
     if coreset.kept is not None: coreset = coreset._replace(transform=data.transform, kept=None)
     if not isinstance(net, Network): net = network(net or coreset.meta.get('net', 'convnet'), data.shape, data.K)
     x, y = (t.to(device) for t in getattr(data, part))

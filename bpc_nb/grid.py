@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['CELL', 'MARKS', 'SMALL', 'RESULTS', 'own', 'check', 'read_tables', 'line_of', 'combinations', 'cells', 'bare',
            'named', 'key', 'lines', 'done', 'held', 'add', 'digest', 'keep', 'stored', 'TimeUp', 'until', 'twins',
-           'kin', 'cell_data', 'ready', 'clock', 'run_cell', 'transfers', 'transfer', 'sampled', 'posteriors', 'tests',
-           'unfinished', 'finish', 'each', 'prepare', 'grid', 'waiting', 'found']
+           'kin', 'cell_data', 'ready', 'clock', 'run_cell', 'transfers', 'transfer', 'whole_data', 'sampled',
+           'posteriors', 'tests', 'unfinished', 'finish', 'each', 'prepare', 'grid', 'waiting', 'found']
 
-# %% ../nbs/86_grid.ipynb #1d25f765
+# %% ../nbs/86_grid.ipynb #030fbecb
 import hashlib, itertools, json, os, re, signal, tempfile, time, tomllib, warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +18,7 @@ from .data import Data, load, whole
 from .distill import ENERGY, buffer_for, configure, distill, known_to
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluate
+from .experts import of_data
 from .fast import accelerate
 from .images import NAMED
 from .networks import NETWORKS, network
@@ -245,6 +246,24 @@ def transfer(path, # of a coreset
             add(results/'transfer.jsonl', dict(key=k, of=named(S.meta.get('made')), coreset=digest(path), data=data.name, **{k:S.meta.get(k) for k in ('method','ipc','L')},
                                                made_with=S.meta.get('net'), **r, made=provenance()))
     return [r for k,r in done(results).items() if k in wanted]
+
+# %% ../nbs/86_grid.ipynb #5b8d01ce
+def whole_data(data:Data, # of which the training images are taken; those that were held out are not among them
+               net:str=None, # of the students; None: that of the recipe for contrastive divergence
+               results='results', # folder of `whole.jsonl`
+               protocol:str='dc', epochs:int=None, # None: as the protocol says
+               runs:int=5, seed:int=0, device='cpu', progress=False) -> dict: # a line
+    "Test students of the whole data set; what has a line is not run again"
+    config, results = configure('cd', data.name, 1), Path(results)
+    spec = net or config['net']
+    fast = accelerate(network(spec, data.shape, data.K), config['bf16'], config['compile']) # as runs do
+    with held(results/f".{(k := named(['whole', of_data(data), spec, protocol, epochs, runs, seed]))}.lock", wait=True):
+        if k not in done(results):
+            began = time.perf_counter()
+            S = Coreset(*data.train, transform=data.transform, classes=data.classes)
+            r = evaluate(S, data, runs, protocol, fast, seed, eight_bit=False, epochs=epochs, device=device, progress=progress)
+            add(results/'whole.jsonl', dict(key=k, data=data.name, fold=data.meta['recipe'].get('fold'), n_train=len(S.y), **r, seconds=round(time.perf_counter()-began, 1), made=provenance()))
+    return done(results)[k]
 
 # %% ../nbs/86_grid.ipynb #3d2f29f5
 def sampled(path, protocols, seed:int) -> dict: # key -> protocol

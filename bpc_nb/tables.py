@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DASH', 'OF', 'CHAIN', 'HEAD', 'NETS', 'LOSS_NAMES', 'target', 'printed', 'as_printed', 'markdown', 'pivot',
-           'measured', 'label', 'percent', 'students', 'gathered', 'ours', 'results_table', 'table1', 'variant',
-           'baselines', 'table3', 'table4', 'all_tables']
+           'measured', 'label', 'percent', 'students', 'gathered', 'ours', 'results_table', 'table1', 'whole_table',
+           'variant', 'baselines', 'table3', 'table4', 'all_tables']
 
 # %% ../nbs/88_tables.ipynb #a5851f74
 import csv, json
@@ -106,6 +106,19 @@ def table1(results=RESULTS) -> tuple: # (head, rows)
         rows += [[g['CD'][0]['data'] if g else OF[r['dataset']], r['ipc'], as_printed(r), as_printed(r, 5), *ours(g)] for g in at or [{}]]
     return ['data', 'images a class', 'paper', 'less five', *HEAD], rows
 
+# %% ../nbs/88_tables.ipynb #eeb6b1c2
+def whole_table(results=RESULTS) -> tuple: # (head, rows)
+    "Students of the whole data set, beside Table 1 of the paper"
+    theirs = {OF.get(r['dataset']):r for r in printed('bpc_cd_table1', results, method='whole')}
+    groups = {name:{} for name in OF.values()}
+    for r in done(results).values():
+        if 'n_train' in r: groups.setdefault(r['data'].split()[0], {}).setdefault((r['data'], r['net'], r['protocol'], r['epochs']), []).append(r)
+    def row(name, g): # g: lines that differ in fold and seed
+        paper = theirs.get(name)
+        who = f"{len(g)} split{'s'*(len(g)>1)} x {g[0]['runs']} students, {g[0]['protocol']}: {g[0]['epochs']} epochs" if g else DASH
+        return [g[0]['data'] if g else name, as_printed(paper), as_printed(paper, 5) if paper else DASH, percent(g), who]
+    return ['data', 'paper', 'less five', 'ours', 'students of ours'], [row(name, g) for name,of in groups.items() for g in of.values() or [[]]]
+
 # %% ../nbs/88_tables.ipynb #ffcfbb7f
 def variant(r:dict) -> str: # a line of a grid
     "A method's name with the options of its cell"
@@ -156,12 +169,13 @@ def table4(ipc:int|None=None, # of ours, on digits; None: the paper's
         at = {k:percent([v[f] for f in shared]) for k,v in at.items()}
     return ['', *LOSS_NAMES.values()], [[n, *(at.get((a, b), DASH) for b in LOSS_NAMES)] for a,n in LOSS_NAMES.items()]
 
-# %% ../nbs/88_tables.ipynb #94def44d
+# %% ../nbs/88_tables.ipynb #93567f92
 def all_tables(results=RESULTS) -> dict: # title -> (head, rows)
     "Every table of this chapter"
     results = Path(results)
     return {'Table 1: MNIST and CIFAR-10, test accuracy in percent': table1(results),
             'All measured': results_table(results),
+            'The whole data set': whole_table(results),
             'Other methods': baselines(results),
             'Table 3: other networks, CIFAR-10, 10 images a class': table3(results=results),
             **{f'The same, {d}, 1 image a class': table3(d, 1, results) for d in ('mnist','cifar10')},

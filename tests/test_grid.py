@@ -143,6 +143,19 @@ def test_transfer_and_a_coreset_that_was_changed(bpc, refused, file, tmp_path):
     refused('transfer', at, '--nets', 'mlq', parts="did you mean 'mlp'?")
 
 
+def test_students_of_the_whole_data_set(bpc, refused, tmp_path):
+    words = 'whole', 'digits', '--net', 'mlp:width=64', '--protocol', 'quick', '--epochs', 60, '--runs', 2, '--device', 'cpu'
+    code, out, err = bpc(*words, '--json')
+    line = json.loads(out)
+    assert code == 0 and line['accuracy_mean'] > .8 and len(line['accuracy_runs']) == 2 and 'config' not in line
+    said = bpc(*words)[1]
+    assert said.endswith(f"2 students of {line['n_train']} images of digits, mlp:width=64, protocol quick (60 epochs)\n")
+    assert len((tmp_path/'results'/'whole.jsonl').read_text().splitlines()) == 1 # the second call trained nobody
+    refused('whole', 'digits', '--epochs', 0, parts='epochs: expected a whole number of at least 1')
+    refused('whole', 'digits', '--protocol', 'quik', parts="did you mean 'quick'?")
+    assert not [*(tmp_path/'results').glob('.*.lock')]
+
+
 # --- what is made from lines -----------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize('at', zoo.catalogue(), ids=lambda at: f'{at[0]}-{at[1]}')
