@@ -173,7 +173,7 @@ def until(end:float, # in seconds of `time.monotonic`; infinite: no end
     try: yield
     finally: signal.setitimer(signal.ITIMER_REAL, 0); signal.signal(signal.SIGALRM, before)
 
-# %% ../nbs/86_grid.ipynb #28a79565
+# %% ../nbs/86_grid.ipynb #720a7d5b
 def twins(a:dict, b:dict) -> bool:
     "Do two cells have the same random control?"
     same = lambda c: [c[k] for k in ('ipc','seed','fold','zca','size','protocol','runs')] + [c['data'].split()[0], c['config']['net']]
@@ -192,6 +192,7 @@ def ready(cell:dict, # as `cells` gives it
           device='auto', progress=False) -> Data:
     "A cell's data, once its experts are there"
     data = cell_data(cell, root)
+    for net in cell.get('nets', []): network(net, data.shape, data.K) # says now if images are too small for it
     if registry()[cell['method']].draws(cell['config']):
         with held(cache_folder()/'experts'/f'.{kin(cell)}.lock', wait=True):
             buffer_for(data, network(cell['config']['net'], data.shape, data.K), cell['config']['experts'], auto(device), progress)

@@ -141,6 +141,9 @@ def test_transfer_and_a_coreset_that_was_changed(bpc, refused, file, tmp_path):
     S._replace(x=-S.x).save(at)
     refused('grid', path, '--device', 'cpu', parts=('is not the file that its line', row['key']))
     refused('transfer', at, '--nets', 'mlq', parts="did you mean 'mlp'?")
+    small = file('nets = ["resnet18"]\n' + CELL, name='small.toml')
+    refused('grid', small, '--device', 'cpu', parts='resnet18 with norm=instance needs images of at least 9x9 pixels, not 8x8')
+    assert not (tmp_path/'results'/'small.jsonl').exists()
 
 
 def test_students_of_the_whole_data_set(bpc, refused, tmp_path):
@@ -165,6 +168,11 @@ def test_cards_are_those_of_their_lines(at):
     assert {k: line[k] for k in zoo.FIGURES} == card['figures'] and line['held_out'] == card['made']['held_out']
     S = zoo.load_coreset(*at)
     assert S.meta['held_out'] == line['held_out'] and list(S.x.shape) == card['images'] and len(S.x) == len(S.classes)*at[1] and str(S.x.dtype) == 'torch.float32'
+
+
+def test_the_zoo_holds_what_its_rule_chooses():
+    held = {at: c['made']['line'] for at, c in zoo.catalogue().items()}
+    assert held == {at: line['key'] for at, (line, _) in zoo.best(ROOT/'results').items()}, "results/ has better coresets than the package: run `bpc zoo --update`"
 
 
 def test_zoo_and_tables(bpc, refused):
