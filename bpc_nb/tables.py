@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DASH', 'OF', 'CHAIN', 'HEAD', 'AS', 'NETS', 'LOSS_NAMES', 'target', 'printed', 'as_printed', 'markdown', 'pivot',
-           'measured', 'label', 'percent', 'students', 'gathered', 'ours', 'results_table', 'table1', 'whole_table',
-           'variant', 'baselines', 'table3', 'table4', 'all_tables']
+           'measured', 'label', 'percent', 'students', 'gathered', 'whole_sets', 'ours', 'results_table', 'table1',
+           'whole_table', 'variant', 'baselines', 'table3', 'table4', 'all_tables']
 
 # %% ../nbs/88_tables.ipynb #a5851f74
 import csv, json
@@ -85,39 +85,47 @@ def gathered(rows) -> list: # of {label: lines}, one for each data set, ipc and 
     first = lambda at: (([*OF.values()] + [at[0].split()[0]]).index(at[0].split()[0]), *at)
     return [max(some, key=rank) for at in sorted(groups, key=first) if (some := [g for lines in groups[at].values() for g in of(lines)])]
 
-# %% ../nbs/88_tables.ipynb #4cf1ad7f
-def ours(g:dict) -> list: # g: {label: lines}
-    "Figures of one row"
-    cd = g.get('CD', [])
-    return [f"**{percent(cd)}**" if cd else DASH, percent(cd, 'accuracy_runs_8bit'), percent(cd, 'accuracy_runs_random'), percent(g.get('positive-only')), percent(g.get('L=0')), students(cd)]
-
-HEAD = ['ours', 'ours, 8 bit', 'random real', 'positive-only', 'L=0', 'students of ours']
-
-def results_table(results=RESULTS) -> tuple: # (head, rows)
-    "All that the grids have measured"
-    return ['data', 'images a class', *HEAD], [[g['CD'][0]['data'], g['CD'][0]['ipc'], *ours(g)] for g in gathered(measured(results))]
-
-# %% ../nbs/88_tables.ipynb #b4b03e29
-def table1(results=RESULTS) -> tuple: # (head, rows)
-    "Table 1 of the paper for MNIST and CIFAR-10, beside ours"
-    mine, rows = gathered(measured(results)), []
-    for r in (r for r in printed('bpc_cd_table1', results, method='ours') if r['dataset'] in OF):
-        at = [g for g in mine if (g['CD'][0]['data'].split()[0], str(g['CD'][0]['ipc']))==(OF[r['dataset']], r['ipc'])]
-        rows += [[g['CD'][0]['data'] if g else OF[r['dataset']], r['ipc'], as_printed(r), as_printed(r, 5), *ours(g)] for g in at or [{}]]
-    return ['data', 'images a class', 'paper', 'less five', *HEAD], rows
-
-# %% ../nbs/88_tables.ipynb #eeb6b1c2
-def whole_table(results=RESULTS) -> tuple: # (head, rows)
-    "Students of the whole data set, beside Table 1 of the paper"
-    theirs = {OF.get(r['dataset']):r for r in printed('bpc_cd_table1', results, method='whole')}
+# %% ../nbs/88_tables.ipynb #d0f87eed
+def whole_sets(results=RESULTS) -> dict: # name of a data set -> [lines that differ in fold and seed]
+    "Students of all training images"
     groups = {name:{} for name in OF.values()}
     for r in done(results).values():
         if 'n_train' in r: groups.setdefault(r['data'].split()[0], {}).setdefault((r['data'], r['net'], r['protocol'], r['epochs']), []).append(r)
+    return {name:[*of.values()] for name,of in groups.items()}
+
+def ours(g:dict, # {label: lines}
+         every:dict, # of `whole_sets`
+        ) -> list:
+    "Figures of one row"
+    cd = g.get('CD', [])
+    some = cd and every.get(cd[0]['data'].split()[0])
+    return [f"**{percent(cd)}**" if cd else DASH, percent(cd, 'accuracy_runs_8bit'), percent(cd, 'accuracy_runs_random'), percent(some and some[0]), percent(g.get('positive-only')), percent(g.get('L=0')), students(cd)]
+
+HEAD = ['ours', 'ours, 8 bit', 'random real', 'all images', 'positive-only', 'L=0', 'students of ours']
+
+def results_table(results=RESULTS) -> tuple: # (head, rows)
+    "All that the grids have measured"
+    every = whole_sets(results)
+    return ['data', 'images a class', *HEAD], [[g['CD'][0]['data'], g['CD'][0]['ipc'], *ours(g, every)] for g in gathered(measured(results))]
+
+# %% ../nbs/88_tables.ipynb #2cbdf522
+def table1(results=RESULTS) -> tuple: # (head, rows)
+    "Table 1 of the paper for MNIST and CIFAR-10, beside ours"
+    mine, every, rows = gathered(measured(results)), whole_sets(results), []
+    for r in (r for r in printed('bpc_cd_table1', results, method='ours') if r['dataset'] in OF):
+        at = [g for g in mine if (g['CD'][0]['data'].split()[0], str(g['CD'][0]['ipc']))==(OF[r['dataset']], r['ipc'])]
+        rows += [[g['CD'][0]['data'] if g else OF[r['dataset']], r['ipc'], as_printed(r), as_printed(r, 5), *ours(g, every)] for g in at or [{}]]
+    return ['data', 'images a class', 'paper', 'less five', *HEAD], rows
+
+# %% ../nbs/88_tables.ipynb #8ddbe82c
+def whole_table(results=RESULTS) -> tuple: # (head, rows)
+    "Students of the whole data set, beside Table 1 of the paper"
+    theirs = {OF.get(r['dataset']):r for r in printed('bpc_cd_table1', results, method='whole')}
     def row(name, g): # g: lines that differ in fold and seed
         paper = theirs.get(name)
         who = f"{len(g)} split{'s'*(len(g)>1)} x {g[0]['runs']} students, {g[0]['protocol']}: {g[0]['epochs']} epochs" if g else DASH
         return [g[0]['data'] if g else name, as_printed(paper), as_printed(paper, 5) if paper else DASH, percent(g), who]
-    return ['data', 'paper', 'less five', 'ours', 'students of ours'], [row(name, g) for name,of in groups.items() for g in of.values() or [[]]]
+    return ['data', 'paper', 'less five', 'ours', 'students of ours'], [row(name, g) for name,groups in whole_sets(results).items() for g in groups or [[]]]
 
 # %% ../nbs/88_tables.ipynb #9082f49a
 def variant(r:dict) -> str: # a line of a grid

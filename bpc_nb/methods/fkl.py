@@ -72,7 +72,7 @@ def fkl(setup:Setup, # energy and experts
         return with_gradient(*one_by_one([sample]*samples, x), x)
     return loss
 
-# %% ../../nbs/42_fkl.ipynb #9870af57
+# %% ../../nbs/42_fkl.ipynb #e6b8d910
 TABLE2 = { # ipc -> start epochs, L, alpha, as the table has them for all three divergences
     1: dict(steps=5000, k_max=3, L=50, alpha=.02), 10: dict(steps=5000, k_max=21, L=30, alpha=.06), 20: dict(steps=5000, k_max=31, L=30, alpha=.06)}
 RECIPES = {
@@ -82,6 +82,7 @@ RECIPES = {
     **{at:r for at,r in CD.items() if at[0]=='mnist'}, # that of `cd`, too
     **{('cifar10', ipc):dict(T=1, experts=dict(epochs=o['k_max'], batch=256), **o) for ipc,o in TABLE2.items()},
     ('cifar10', 1): CD['cifar10', None] | CD['cifar10', 1], # and here
+    ('cifar10', 10): CD['cifar10', None] | CD['cifar10', 10] | dict(samples=10), # as many as two cores had time for
 }
 
 METHODS = {'fkl': Method(fkl, RECIPES)}
