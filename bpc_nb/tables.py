@@ -44,7 +44,7 @@ def pivot(rows, of, across, value=as_printed) -> tuple: # of, across: a row -> i
     cols, at = dict.fromkeys(map(across, rows)), {(of(r), across(r)):value(r) for r in rows}
     return ['', *cols], [[o, *(at.get((o, c), DASH) for c in cols)] for o in dict.fromkeys(map(of, rows))]
 
-# %% ../nbs/88_tables.ipynb #402003d2
+# %% ../nbs/88_tables.ipynb #e9bda918
 def measured(results=RESULTS) -> list: # of dicts
     "The lines of all grids, as far as they are there, with the network that most lines of a data set have"
     rows = [r for r in done(results).values() if 'config' in r]
@@ -60,7 +60,7 @@ def percent(rows, key='accuracy_runs') -> str:
     if not rows: return DASH
     a = [100*v for r in rows for v in r[key]]
     m = sum(a)/len(a)
-    return f"{m:.1f} ± {(sum((v-m)**2 for v in a)/max(1, len(a)-1))**.5:.1f}"
+    return f"{m:.1f}" + (f" ± {(sum((v-m)**2 for v in a)/(len(a)-1))**.5:.1f}" if len(a) > 1 else '')
 
 def students(rows) -> str:
     "Who was asked: coresets (seeds or folds), students of each, labels, protocol"
