@@ -287,7 +287,7 @@ def posteriors(path, # of a coreset
                                                  **{k:S.meta.get(k) for k in ('method','ipc','L')}, **r, seconds=round(time.perf_counter()-began, 1), made=provenance()))
     return [r for k,r in done(results).items() if k in wanted]
 
-# %% ../nbs/86_grid.ipynb #b8fd2cbf
+# %% ../nbs/86_grid.ipynb #6e832a47
 def tests(cell:dict, path) -> dict: # key -> network or protocol
     "The lines that a cell's marks ask for"
     return transfers(path, cell.get('nets', []), cell['protocol'], cell['runs'], cell['seed']) | sampled(path, cell.get('posteriors', []), cell['seed'])
@@ -310,7 +310,7 @@ def finish(cell:dict, path:Path, root, runs, end, device, bars) -> dict|None: # 
             keep(path, coreset, line)
         line = done(results)[k]
         if unfinished(cell, results):
-            at, data = stored(line, results), ready(cell, root, device, bars)
+            at, data = stored(line, results), cell_data(cell, root) # no experts: the coreset is there
             with until(end):
                 transfer(at, data, cell.get('nets', []), results, cell['protocol'], cell['runs'], cell['seed'], device)
                 posteriors(at, data, cell.get('posteriors', []), results, cell['seed'], device)
