@@ -116,7 +116,7 @@ def save_coreset(s:Coreset, # what to save
     save_file({k:v.detach().cpu().contiguous() for k,v in tensors.items() if v is not None}, path,
               metadata=dict(bpc=json.dumps(dict(format=FORMAT, classes=list(s.classes), meta=s.meta))))
 
-# %% ../nbs/00_core.ipynb #05076725
+# %% ../nbs/00_core.ipynb #24877b05
 def load_coreset(path, # a `.safetensors` file
                 ) -> Coreset:
     "Read what `save_coreset` wrote, with one sentence for what is not that"
@@ -130,7 +130,7 @@ def load_coreset(path, # a `.safetensors` file
     if not {'x','y'} <= t.keys() or 'classes' not in head:
         raise ValueError(f"path: {path} is a safetensors file but not a coreset; expected tensors x and y and metadata key 'bpc', found {sorted(t)}")
     transform = Transform(**{k.partition('.')[2]:v for k,v in t.items() if k.startswith('transform.')})
-    return Coreset(t['x'], t['y'], t.get('w'), transform, tuple(head['classes']), head['meta'], t.get('kept'))
+    return Coreset(t['x'].float() if t['x'].dtype==torch.float16 else t['x'], t['y'], t.get('w'), transform, tuple(head['classes']), head['meta'], t.get('kept'))
 
 # %% ../nbs/00_core.ipynb #05be390a
 def image(pixels:Tensor): # (C,H,W) in [0,1]

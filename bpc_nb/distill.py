@@ -6,12 +6,13 @@
 __all__ = ['STARTS', 'OPTIMISERS', 'LOOP', 'ENERGY', 'RUN', 'LOOKS', 'HOW', 'Setup', 'Method', 'start_real', 'start_mix',
            'start_noise', 'sgd_step', 'adam_step', 'State', 'save_state', 'load_state', 'streams_of', 'one_each',
            'Learned', 'Staged', 'labelled', 'slope', 'outer_step', 'Episode', 'episode', 'begun', 'outer', 'options_of',
-           'choices', 'known_to', 'recipe', 'starts', 'configure', 'buffer_for', 'looks', 'keep_look', 'distill', 'how',
-           'forget', 'begin']
+           'choices', 'known_to', 'recipe', 'starts', 'kind', 'configure', 'buffer_for', 'looks', 'keep_look',
+           'distill', 'how', 'forget', 'begin']
 
-# %% ../nbs/40_distill.ipynb #b3d8af82
+# %% ../nbs/40_distill.ipynb #8a8f6a3d
 import hashlib, inspect, json, math, tempfile, warnings
 from functools import partial, reduce
+from numbers import Real
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -272,15 +273,25 @@ def starts() -> dict: # name -> `(data, ipc, gen) -> coreset`
     "The ways to start; what a method that learns nothing chooses is one, too, and is chosen among the data later"
     return STARTS | {n:start_real for n,m in registry().items() if not m.learns}
 
-# %% ../nbs/40_distill.ipynb #0a784f1a
+# %% ../nbs/40_distill.ipynb #9c161daf
+def kind(name:str, v, default):
+    "One sentence for a value that is neither a truth nor a number where its default is"
+    truth = isinstance(default, bool)
+    if isinstance(default, Real) and not (isinstance(v, Real) and isinstance(v, bool)==truth): raise ValueError(f"{name}: found {v!r}; expected {'true or false' if truth else 'a number'}")
+
 def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of the data set
     "Defaults, then the recipe, then `options`; an unknown one is an error"
     m = choose(method, registry(), 'method')
     known = known_to(m)
-    for k in options: choose(k, known, 'option')
+    for k,v in options.items():
+        choose(k, known, 'option')
+        if v is not None: kind(k, v, known[k])
     config = known | {k:v for k,v in recipe(method, data, ipc).items() if k in known} | {k:v for k,v in options.items() if v is not None and k!='experts'}
+    if not isinstance(options.get('experts') or {}, dict): raise ValueError(f"experts: found {options['experts']!r}; expected a table of options, as n=10, epochs=20")
     config['experts'] = recipe(method, data, ipc).get('experts', {}) | (options.get('experts') or {})
-    for k in config['experts']: choose(k, options_of(make_experts), 'option of experts')
+    for k,v in config['experts'].items():
+        kind(f'experts: {k}', v, choose(k, options_of(make_experts), 'option of experts'))
+        if k in ('n','epochs','batch'): whole(f'experts: {k}', v, 1)
     share = lambda v: 0<=v<1
     for k,of in dict(start=starts(), optimiser=OPTIMISERS, select_protocol=PROTOCOLS).items(): k in config and choose(config[k], of, k)
     for k,lo in dict(steps=1, every=1, select_runs=1, k_max=1, L=0, T=0).items(): k in config and whole(k, config[k], lo)

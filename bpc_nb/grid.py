@@ -6,13 +6,15 @@
 __all__ = ['CELL', 'MARKS', 'SMALL', 'RESULTS', 'own', 'check', 'read_tables', 'line_of', 'combinations', 'cells', 'bare',
            'named', 'key', 'lines', 'done', 'held', 'add', 'digest', 'keep', 'stored', 'TimeUp', 'until', 'twins',
            'kin', 'cell_data', 'ready', 'clock', 'run_cell', 'transfers', 'transfer', 'whole_data', 'sampled',
-           'posteriors', 'tests', 'unfinished', 'finish', 'each', 'prepare', 'grid', 'waiting', 'found']
+           'posteriors', 'tests', 'unfinished', 'finish', 'each', 'prepare', 'picked', 'grid', 'waiting', 'found']
 
-# %% ../nbs/86_grid.ipynb #030fbecb
+# %% ../nbs/86_grid.ipynb #6214c967
 import hashlib, itertools, json, os, re, signal, tempfile, time, tomllib, warnings
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+from .augment import augment as augmentation
 from .core import Coreset, cache_folder, choose, provenance, registry, write_atomic
 from .data import Data, load, whole
 from .distill import ENERGY, buffer_for, configure, distill, known_to
@@ -20,14 +22,14 @@ from .energy import energy
 from .evaluate import PROTOCOLS, evaluate
 from .experts import of_data
 from .fast import accelerate
-from .images import NAMED
+from .images import NAMED, as_size
 from .networks import NETWORKS, network
 from .predictive import PROTOCOLS as POSTERIORS, predictive
 from .ranks import alone, auto, dealt, once, rank, world
 try: import fcntl
 except ImportError: fcntl = None # no locks where there are none
 
-# %% ../nbs/86_grid.ipynb #4cf1d852
+# %% ../nbs/86_grid.ipynb #b4b16b9b
 CELL = dict(method='cd', data='digits', ipc=1, seed=0, fold=None, zca=False, size=None, protocol='dc', runs=5)
 MARKS = dict(gpu=False, nets=[], posteriors=[]) # present where they are set
 
@@ -40,14 +42,19 @@ def check(cell:dict) -> dict: # fields with their defaults -> with its configura
     known = known_to(choose(cell['method'], registry(), 'method'))
     for k in cell: choose(k, [*CELL, *MARKS, *known], 'field')
     choose(cell['protocol'], PROTOCOLS, 'protocol')
-    for k,lo in dict(ipc=1, seed=0, runs=1).items(): whole(k, cell[k], lo)
+    for k,lo in dict(ipc=1, seed=0, runs=1, fold=0).items(): cell[k] is None or whole(k, cell[k], lo)
+    if not isinstance(cell['zca'], bool): raise ValueError(f"zca: found {cell['zca']!r}; expected true or false")
+    as_size(cell['size'])
     if not Path(cell['data']).expanduser().exists(): choose(cell['data'], ['digits', *NAMED], 'data')
     config = configure(cell['method'], cell['data'], cell['ipc'], **own(cell))
     for k,of in dict(nets='networks', posteriors='protocols').items():
         if not isinstance(cell.get(k, []), list): raise ValueError(f"{k}: found {cell[k]!r}; expected a list of {of}")
     for p in cell.get('posteriors', []): choose(p, POSTERIORS, 'posterior')
-    for net in (config['net'], *cell.get('nets', [])): choose(net.partition(':')[0], [*NETWORKS, 'torchvision'], 'net')
+    for net in (config['net'], *cell.get('nets', [])):
+        choose(net.partition(':')[0], [*NETWORKS, 'torchvision'], 'net')
+        if ':' in net: network(net, (3,64,64), 10) # whether its options are some; the cell's own shape is met when its data is
     energy(None, **{k:config[k] for k in ENERGY if k in config})
+    augmentation(config.get('augment', ''))
     return cell | dict(config=config)
 
 # %% ../nbs/86_grid.ipynb #ef13e5e7
@@ -98,13 +105,13 @@ def key(cell:dict) -> str: # as `cells` gives it
     "The name of a cell with all its options, recipe included"
     return named(bare(cell))
 
-# %% ../nbs/86_grid.ipynb #8a12d5b6
+# %% ../nbs/86_grid.ipynb #eae40f0a
 def lines(path) -> list: # of dicts; a line that was cut off is left out
     "Read a file of JSON lines"
     rows = []
     for n,l in enumerate(Path(path).read_text().splitlines() if Path(path).exists() else [], 1):
         try: rows.append(dict(json.loads(l)))
-        except (ValueError, TypeError): warnings.warn(f"{path}, line {n} was cut off or is no line of results; it is skipped, and its cell runs again")
+        except (ValueError, TypeError): warnings.warn(f"{path}, line {n} was cut off or is no line of results; it is skipped, and its cell runs again; without that line there is no warning")
     return rows
 
 def done(results) -> dict: # folder -> {key: line}
@@ -128,8 +135,8 @@ def held(path, # a file that will be there for as long
         if there: Path(path).unlink(missing_ok=True)
         f.close()
 
-# %% ../nbs/86_grid.ipynb #b4e9bbbe
-SMALL = 2_000_000 # bytes of a coreset that is kept in `results/`; larger ones stay in the folder of their run
+# %% ../nbs/86_grid.ipynb #f6f74b99
+SMALL = 4_000_000 # bytes of images that are kept in `results/`, in half precision if that helps; larger ones stay in the folder of their run
 
 def add(path:Path, line:dict):
     "Add a line to a file of JSON lines"
@@ -144,19 +151,18 @@ def digest(path): return hashlib.sha256(Path(path).read_bytes()).hexdigest() # o
 
 def keep(path:Path, coreset:Coreset, line:dict):
     "Add a cell's line to a file and its coreset to the folder beside it"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if coreset.x.nbytes < SMALL:
-        coreset.save(at := path.parent/'coresets'/f"{line['key']}.safetensors")
-        line = line | dict(coreset=digest(at))
+    coreset.save(at := path.parent/'coresets'/f"{line['key']}.safetensors")
+    line = line | dict(coreset=digest(at))
+    if coreset.x.nbytes > SMALL: at.unlink(); line['large'] = True
     add(path, line)
 
 def stored(line:dict, # of a cell
            results='results') -> Path|None: # None: too large to be kept there
     "The file of a line's coreset, if it is the one that was measured"
     path = Path(results)/'coresets'/f"{line['key']}.safetensors"
-    if not path.exists(): return
-    if line.get('coreset', digest(path))==digest(path) and Coreset.load(path).meta.get('held_out')==line['held_out']: return path
-    raise ValueError(f"coreset: {path} is not the file that its line in {results} was measured with; restore it, or remove the line and run the cell again")
+    if line.get('large'): return
+    if path.exists() and digest(path)==line['coreset']: return path
+    raise ValueError(f"coreset: {path} is {'not the file' if path.exists() else 'not there'} that its line in {results} was measured with; restore it, or remove the line and run the cell again")
 
 # %% ../nbs/86_grid.ipynb #27e3c241
 class TimeUp(BaseException): "The minutes are over: no error, and nothing that `except Exception` should catch"
@@ -208,7 +214,7 @@ def clock(path:Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, lambda tmp: Path(tmp).write_text(f'{before + time.perf_counter() - began:.1f}'))
 
-# %% ../nbs/86_grid.ipynb #eb622189
+# %% ../nbs/86_grid.ipynb #765bde0a
 def run_cell(cell:dict, # as `cells` gives it
              root=None, # where data sets are looked for
              out=None, device='auto', progress=False,
@@ -222,7 +228,11 @@ def run_cell(cell:dict, # as `cells` gives it
     made = time.perf_counter()
     net = accelerate(network(config['net'], data.shape, data.K), config['bf16'], config['compile']) # students compute as the run did
     random = next(({k:v for k,v in r.items() if k.endswith('_random')} for r in known if 'config' in r and twins(r, cell)), None)
-    result = evaluate(coreset, data, cell['runs'], cell['protocol'], net, cell['seed'], control=random is None, device=device) | (random or {})
+    judge = partial(evaluate, data=data, runs=cell['runs'], protocol=cell['protocol'], net=net, seed=cell['seed'], device=device)
+    result = judge(coreset, control=random is None) | (random or {})
+    if SMALL < coreset.x.nbytes <= 2*SMALL: # what is kept is what is measured
+        coreset = coreset._replace(x=coreset.x.half())
+        result |= {f'{k}_half':v for k,v in judge(coreset._replace(x=coreset.x.float()), eight_bit=False).items() if k.startswith(('accuracy','nll'))}
     seconds = dict(distill=float((out/'seconds').read_text()), evaluate=round(time.perf_counter()-made, 1))
     return coreset, dict(key=key(cell), **bare(cell)) | result | dict(data=data.name, checksum=data.meta['checksum'], held_out=coreset.meta['held_out'], step=coreset.meta['step'],
                                                                       seconds=seconds, made=provenance())
@@ -287,7 +297,7 @@ def posteriors(path, # of a coreset
                                                  **{k:S.meta.get(k) for k in ('method','ipc','L')}, **r, seconds=round(time.perf_counter()-began, 1), made=provenance()))
     return [r for k,r in done(results).items() if k in wanted]
 
-# %% ../nbs/86_grid.ipynb #6e832a47
+# %% ../nbs/86_grid.ipynb #cb1644cd
 def tests(cell:dict, path) -> dict: # key -> network or protocol
     "The lines that a cell's marks ask for"
     return transfers(path, cell.get('nets', []), cell['protocol'], cell['runs'], cell['seed']) | sampled(path, cell.get('posteriors', []), cell['seed'])
@@ -296,7 +306,7 @@ def unfinished(cell:dict, results) -> bool:
     "Whether a cell has no line yet, or its coreset was not tested in all ways"
     have = done(results)
     if (r := have.get(key(cell))) is None: return True
-    path = stored(r, results) if cell.get('nets') or cell.get('posteriors') else None
+    path = stored(r, results)
     return bool(path) and not tests(cell, path).keys() <= have.keys()
 
 def finish(cell:dict, path:Path, root, runs, end, device, bars) -> dict|None: # its line; None: another process has it, or has done it
@@ -333,16 +343,26 @@ def prepare(cells, end, **options): # of `ready`
     shared = {kin(c):c for c in cells if registry()[c['method']].draws(c['config'])}
     dealt(lambda cells: each(some, cells), [*shared.values()])
 
-# %% ../nbs/86_grid.ipynb #1eec3fe0
+# %% ../nbs/86_grid.ipynb #0010f704
+def picked(file, # grid file
+           only:str='', # how the names of some cells begin, separated by commas
+          ) -> list: # of cells
+    "The cells of a grid file, or some of them"
+    all_of, begins = cells(file), [o.strip() for o in only.split(',') if o.strip()]
+    for o in begins:
+        if not any(key(c).startswith(o) for c in all_of): raise ValueError(f"only: no cell of {file} has a name that begins with {o!r}; the tables print names, and every line has its own as 'key'")
+    return [c for c in all_of if not begins or key(c).startswith(tuple(begins))]
+
 def grid(file, # grid file (TOML)
          results:str='results', # folder for lines and coresets; lines go to NAME.jsonl for a file NAME.toml
          root=None, # where data sets are looked for
          runs:str='runs', # folder for unfinished runs, so that they resume
+         only:str='', # how the names of the cells to run begin, separated by commas; the tables print them
          minutes:float=None, # stop after so long, and go on with the next call
          device='auto', progress:bool=True) -> list: # all lines of the grid
     "Run the cells of a grid file that have no line yet; those marked `gpu` wait for one"
     path, end, device = Path(results)/f'{Path(file).stem}.jsonl', time.monotonic() + 60*(float('inf') if minutes is None else minutes), auto(device)
-    todo, bars = cells(file), progress and rank()==0
+    todo, bars = picked(file, only), progress and rank()==0
     def say(n, cell):
         line = finish(cell, path, root, runs, end, device, bars)
         if line and progress: print(f"{n}/{len(todo)} {cell['method']} {line['data']} ipc {cell['ipc']} fold {cell['fold']} seed {cell['seed']}: "
@@ -353,9 +373,9 @@ def grid(file, # grid file (TOML)
     have = done(results)
     return [have[key(c)] for c in todo if key(c) in have]
 
-def waiting(file, results='results') -> tuple: # (cells that need a GPU, others)
+def waiting(file, results='results', only:str='') -> tuple: # (cells that need a GPU, others)
     "How many cells of a grid are not finished"
-    left = [c for c in cells(file) if unfinished(c, results)]
+    left = [c for c in picked(file, only) if unfinished(c, results)]
     return sum(c.get('gpu', False) for c in left), sum(not c.get('gpu') for c in left)
 
 # %% ../nbs/86_grid.ipynb #22dd879c

@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['DASH', 'OF', 'CHAIN', 'HEAD', 'AS', 'NETS', 'LOSS_NAMES', 'target', 'printed', 'as_printed', 'markdown', 'pivot',
-           'measured', 'label', 'percent', 'students', 'gathered', 'whole_sets', 'ours', 'results_table', 'table1',
-           'whole_table', 'variant', 'baselines', 'table3', 'table4', 'all_tables']
+           'measured', 'label', 'percent', 'students', 'gathered', 'whole_sets', 'control', 'homes', 'again', 'ours',
+           'results_table', 'table1', 'whole_table', 'variant', 'baselines', 'table3', 'table4', 'all_tables']
 
-# %% ../nbs/88_tables.ipynb #a5851f74
+# %% ../nbs/88_tables.ipynb #44e6d036
 import csv, json
 from pathlib import Path
 from statistics import mode
 
-from .grid import RESULTS, cells, digest, done, key, stored
+from .grid import RESULTS, cells, digest, done, key, lines, picked, stored
 
 # %% ../nbs/88_tables.ipynb #db4baaa4
 DASH = '–'
@@ -85,7 +85,7 @@ def gathered(rows) -> list: # of {label: lines}, one for each data set, ipc and 
     first = lambda at: (([*OF.values()] + [at[0].split()[0]]).index(at[0].split()[0]), *at)
     return [max(some, key=rank) for at in sorted(groups, key=first) if (some := [g for lines in groups[at].values() for g in of(lines)])]
 
-# %% ../nbs/88_tables.ipynb #d0f87eed
+# %% ../nbs/88_tables.ipynb #d2b8be44
 def whole_sets(results=RESULTS) -> dict: # name of a data set -> [lines that differ in fold and seed]
     "Students of all training images"
     groups = {name:{} for name in OF.values()}
@@ -93,28 +93,43 @@ def whole_sets(results=RESULTS) -> dict: # name of a data set -> [lines that dif
         if 'n_train' in r: groups.setdefault(r['data'].split()[0], {}).setdefault((r['data'], r['net'], r['protocol'], r['epochs']), []).append(r)
     return {name:[*of.values()] for name,of in groups.items()}
 
+def control(rows) -> str:
+    "The figure of a control, and whether its runs kept the images that they began with"
+    return percent(rows) + (' (start)' if rows and all(r['step']==0 for r in rows) else '')
+
+def homes(results=RESULTS) -> dict: # key of a line -> name of its grid
+    "Where lines are from"
+    return {r['key']:p.stem for p in sorted(Path(results).glob('*.jsonl')) for r in lines(p) if 'key' in r}
+
+def again(rows, home:dict) -> str: # home: of `homes`
+    "The commands that run the cells of some lines once more"
+    by = {}
+    for r in rows: by.setdefault(home[r['key']], []).append(r['key'][:6])
+    return ' and '.join(f"`bpc grid results/{name}.toml --only {','.join(keys)} --results again`" for name,keys in by.items()) or DASH
+
 def ours(g:dict, # {label: lines}
          every:dict, # of `whole_sets`
+         home:dict, # of `homes`
         ) -> list:
     "Figures of one row"
     cd = g.get('CD', [])
-    some = cd and every.get(cd[0]['data'].split()[0])
-    return [f"**{percent(cd)}**" if cd else DASH, percent(cd, 'accuracy_runs_8bit'), percent(cd, 'accuracy_runs_random'), percent(some and some[0]), percent(g.get('positive-only')), percent(g.get('L=0')), students(cd)]
+    some = [w for w in every.get(cd[0]['data'].split()[0], []) if w[0]['protocol']==cd[0]['protocol']] if cd else []
+    return [f"**{percent(cd)}**" if cd else DASH, percent(cd, 'accuracy_runs_8bit'), percent(cd, 'accuracy_runs_random'), percent(some and some[0]), control(g.get('positive-only')), control(g.get('L=0')), students(cd), again(cd, home)]
 
-HEAD = ['ours', 'ours, 8 bit', 'random real', 'all images', 'positive-only', 'L=0', 'students of ours']
+HEAD = ['ours', 'ours, 8 bit', 'random real', 'all images', 'positive-only', 'L=0', 'students of ours', 'ours again']
 
 def results_table(results=RESULTS) -> tuple: # (head, rows)
     "All that the grids have measured"
-    every = whole_sets(results)
-    return ['data', 'images a class', *HEAD], [[g['CD'][0]['data'], g['CD'][0]['ipc'], *ours(g, every)] for g in gathered(measured(results))]
+    every, home = whole_sets(results), homes(results)
+    return ['data', 'images a class', *HEAD], [[g['CD'][0]['data'], g['CD'][0]['ipc'], *ours(g, every, home)] for g in gathered(measured(results))]
 
-# %% ../nbs/88_tables.ipynb #2cbdf522
+# %% ../nbs/88_tables.ipynb #c159b335
 def table1(results=RESULTS) -> tuple: # (head, rows)
     "Table 1 of the paper for MNIST and CIFAR-10, beside ours"
-    mine, every, rows = gathered(measured(results)), whole_sets(results), []
+    mine, every, home, rows = gathered(measured(results)), whole_sets(results), homes(results), []
     for r in (r for r in printed('bpc_cd_table1', results, method='ours') if r['dataset'] in OF):
         at = [g for g in mine if (g['CD'][0]['data'].split()[0], str(g['CD'][0]['ipc']))==(OF[r['dataset']], r['ipc'])]
-        rows += [[g['CD'][0]['data'] if g else OF[r['dataset']], r['ipc'], as_printed(r), as_printed(r, 5), *ours(g, every)] for g in at or [{}]]
+        rows += [[g['CD'][0]['data'] if g else OF[r['dataset']], r['ipc'], as_printed(r), as_printed(r, 5), *ours(g, every, home)] for g in at or [{}]]
     return ['data', 'images a class', 'paper', 'less five', *HEAD], rows
 
 # %% ../nbs/88_tables.ipynb #8ddbe82c
@@ -127,7 +142,7 @@ def whole_table(results=RESULTS) -> tuple: # (head, rows)
         return [g[0]['data'] if g else name, as_printed(paper), as_printed(paper, 5) if paper else DASH, percent(g), who]
     return ['data', 'paper', 'less five', 'ours', 'students of ours'], [row(name, g) for name,groups in whole_sets(results).items() for g in groups or [[]]]
 
-# %% ../nbs/88_tables.ipynb #9082f49a
+# %% ../nbs/88_tables.ipynb #75fd119f
 def variant(r:dict) -> str: # a line of a grid
     "A method's name with the options of its cell"
     return ', '.join([r['method'], *(f'{k}={r[k]}' for k in r['config'] if k in r and k!='net')])
@@ -138,13 +153,13 @@ def baselines(results=RESULTS,
               methods=None, # names; None: all but contrastive divergence, its controls and variants
              ) -> tuple: # (head, rows)
     "Other methods beside Table 1 of the paper"
-    groups = {}
+    groups, home = {}, homes(results)
     for r in measured(results):
         if r['method'] in methods if methods else r['method'].partition('-')[0] not in ('cd','positive'): groups.setdefault((r['data'], r['ipc'], variant(r), r['protocol']), []).append(r)
     theirs = {}
     for r in printed('bpc_cd_table1', results): theirs.setdefault((OF.get(r['dataset']), r['ipc'], AS.get(r['method'], r['method'].replace('+', '-'))), []).append(as_printed(r))
-    return ['data', 'images a class', 'method', 'paper', 'ours', 'ours, 8 bit', 'random real', 'students of ours'], [
-        [data, ipc, name, ', '.join(theirs.get((data.split()[0], str(ipc), name), [DASH])), percent(g), percent(g, 'accuracy_runs_8bit'), percent(g, 'accuracy_runs_random'), students(g)]
+    return ['data', 'images a class', 'method', 'paper', 'ours', 'ours, 8 bit', 'random real', 'students of ours', 'ours again'], [
+        [data, ipc, name, ', '.join(theirs.get((data.split()[0], str(ipc), name), [DASH])), percent(g), percent(g, 'accuracy_runs_8bit'), percent(g, 'accuracy_runs_random'), students(g), again(g, home)]
         for (data, ipc, name, _),g in sorted(groups.items())]
 
 # %% ../nbs/88_tables.ipynb #c643bce5

@@ -109,13 +109,13 @@ def wasserstein(setup:Setup, # energy and experts
         return endpoints(theta_k, pos, path(steps, theta_k, S.x, log_alpha, stride if forget else 0), covariance)
     return Learned(lambda S, gen, own: loss(S, gen, own[0]), torch.tensor([log(alpha)]), alpha_lr) if alpha_lr else loss
 
-# %% ../../nbs/44_wasserstein.ipynb #bcc9a2e2
+# %% ../../nbs/44_wasserstein.ipynb #0cca71f0
 RECIPES = {
     ('digits', None): dict(net='convnet:width=64,depth=2', L=10, alpha=.08, experts=dict(n=10)), # as `cd`
     ('digits', 1): dict(steps=600, lr=20., T=2),
     ('digits', 10): dict(steps=400, lr=20., T=1, k_max=5),
     **{('cifar10', ipc):dict(T=2, experts=dict(epochs=o['k_max']+1, batch=256), **o) for ipc,o in TABLE2.items()},
-    ('cifar10', 1): CD['cifar10', None] | CD['cifar10', 1] | dict(steps=240, every=60, select_runs=1, lr=300.),
+    **{(name, 1):CD[name, None] | CD[name, 1] | dict(steps=240, every=60, select_runs=1, lr=300.) for name in ('mnist','cifar10')},
 }
 
 METHODS = {'wasserstein': Method(wasserstein, RECIPES)}
