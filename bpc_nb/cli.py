@@ -302,7 +302,7 @@ def bpc_list(json:bool=False, # print one JSON object
     found = dict(methods=[*registry()], datasets=['digits', *NAMED], networks=[*NETWORKS, 'torchvision:NAME'], energies=[*LOSSES], protocols=[*PROTOCOLS])
     return found if json else lines(found)
 
-# %% ../nbs/90_cli.ipynb #931904f0
+# %% ../nbs/90_cli.ipynb #8fa08afe
 def bpc_grid(file:str=None, # grid file (TOML)
              queue:bool=False, # run the queue in RESULTS, the cells that were left for a GPU, the most wanted first
              root:str=None, # where data sets are looked for
@@ -316,7 +316,8 @@ def bpc_grid(file:str=None, # grid file (TOML)
     try: rows = grid(file, root=root, device=auto(device), progress=not json, **given)
     except KeyboardInterrupt: raise KeyboardInterrupt("stopped; finished cells have their lines, give the same command again to go on") from None
     if json: return '\n'.join(map(dumps, rows))
-    for_gpu, others = waiting(file, results) if auto(device)=='cpu' else (0, sum(waiting(file, results)))
+    asked = waiting(file, results, given.get('only', ''))
+    for_gpu, others = asked if auto(device)=='cpu' else (0, sum(asked))
     left = [f'{for_gpu} cells wait for a machine with a GPU']*bool(for_gpu) + [f'{others} cells are not finished: give the same command again']*bool(others)
     return '; '.join([f'{len(rows)} lines', *left])
 
@@ -332,7 +333,7 @@ def bpc_search(file, # search file (TOML): a grid file; lists of steps are rungs
     return f"held-out accuracy {100*rows[0]['held_out']:.1f} %, the best that was found; to measure it, put this into a grid file:\n\n{as_table(rows[0]).rstrip()}" if rows else \
         'not finished: give the same command again'
 
-# %% ../nbs/90_cli.ipynb #66abff85
+# %% ../nbs/90_cli.ipynb #6f86d752
 def bpc_transfer(file, # a coreset, as `bpc distill` writes it
                  nets:str='resnet18,vgg11,alexnet,mlp', # networks of the students; with options of their own, separated by ;
                  data:str=None, # where its data is (default: as the coreset says)
@@ -347,7 +348,7 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
     specs = nets.split(';' if ';' in nets or '=' in nets else ',')
     rows = transfer(file, data_of(Coreset.load(file), data, given), specs, results, protocol, runs, seed, auto(device))
     if json: return '\n'.join(map(dumps, rows))
-    return table([(r['net'], percent(r), percent(r, '_random')) for r in rows], ('trained on it', 'accuracy, %', 'random real')) + f"\n{runs} students each, {rows[0]['labels']} labels, protocol {protocol} ({rows[0]['epochs']} epochs)"
+    return table([(r['net'], 'diverged', '') if 'diverged' in r else (r['net'], percent(r), percent(r, '_random')) for r in rows], ('trained on it', 'accuracy, %', 'random real')) + f"\n{runs} students each, {rows[0]['labels']} labels, protocol {protocol} ({rows[0]['epochs']} epochs)"
 
 # %% ../nbs/90_cli.ipynb #5cd16616
 def bpc_whole(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file

@@ -8,7 +8,7 @@ __all__ = ['CELL', 'MARKS', 'SMALL', 'RESULTS', 'own', 'check', 'read_tables', '
            'kin', 'cell_data', 'ready', 'clock', 'run_cell', 'transfers', 'transfer', 'whole_data', 'sampled',
            'posteriors', 'tests', 'unfinished', 'finish', 'each', 'prepare', 'picked', 'grid', 'waiting', 'found']
 
-# %% ../nbs/86_grid.ipynb #6214c967
+# %% ../nbs/86_grid.ipynb #617b8437
 import hashlib, itertools, json, os, re, signal, tempfile, time, tomllib, warnings
 from contextlib import contextmanager
 from functools import partial
@@ -23,6 +23,7 @@ from .evaluate import PROTOCOLS, evaluate
 from .experts import of_data
 from .fast import accelerate
 from .images import NAMED, as_size
+from .metrics import Diverged
 from .networks import NETWORKS, network
 from .predictive import PROTOCOLS as POSTERIORS, predictive
 from .ranks import alone, auto, dealt, once, rank, world
@@ -105,13 +106,13 @@ def key(cell:dict) -> str: # as `cells` gives it
     "The name of a cell with all its options, recipe included"
     return named(bare(cell))
 
-# %% ../nbs/86_grid.ipynb #eae40f0a
+# %% ../nbs/86_grid.ipynb #19b186dc
 def lines(path) -> list: # of dicts; a line that was cut off is left out
     "Read a file of JSON lines"
     rows = []
     for n,l in enumerate(Path(path).read_text().splitlines() if Path(path).exists() else [], 1):
         try: rows.append(dict(json.loads(l)))
-        except (ValueError, TypeError): warnings.warn(f"{path}, line {n} was cut off or is no line of results; it is skipped, and its cell runs again; without that line there is no warning")
+        except (ValueError, TypeError): warnings.warn(f"{path}, line {n} was cut off or is no line of results; it is skipped, and its cell runs again")
     return rows
 
 def done(results) -> dict: # folder -> {key: line}
@@ -237,7 +238,7 @@ def run_cell(cell:dict, # as `cells` gives it
     return coreset, dict(key=key(cell), **bare(cell)) | result | dict(data=data.name, checksum=data.meta['checksum'], held_out=coreset.meta['held_out'], step=coreset.meta['step'],
                                                                       seconds=seconds, made=provenance())
 
-# %% ../nbs/86_grid.ipynb #d5217008
+# %% ../nbs/86_grid.ipynb #fee6aa8c
 def transfers(path, nets, protocol:str, runs:int, seed:int) -> dict: # key -> spec of a network
     "Names of the lines that `transfer` leaves"
     return {named([digest(path), net, protocol, runs, seed]):net for net in nets}
@@ -253,7 +254,8 @@ def transfer(path, # of a coreset
         with held(results/f'.{k}.lock') as mine:
             if not mine or k in done(results): continue
             fast = accelerate(network(net, data.shape, data.K), S.meta.get('bf16', False), S.meta.get('compile', False)) # as the run did
-            r = evaluate(S, data, runs, protocol, fast, seed, control=True, device=device)
+            try: r = evaluate(S, data, runs, protocol, fast, seed, control=True, device=device)
+            except Diverged as e: r = dict(diverged=str(e), protocol=protocol, epochs=PROTOCOLS[protocol]['epochs'], net=net, runs=runs, seed=seed, labels='soft' if S.y.is_floating_point() else 'hard')
             add(results/'transfer.jsonl', dict(key=k, of=named(S.meta.get('made')), coreset=digest(path), data=data.name, **{k:S.meta.get(k) for k in ('method','ipc','L')},
                                                made_with=S.meta.get('net'), **r, made=provenance()))
     return [r for k,r in done(results).items() if k in wanted]
@@ -343,7 +345,7 @@ def prepare(cells, end, **options): # of `ready`
     shared = {kin(c):c for c in cells if registry()[c['method']].draws(c['config'])}
     dealt(lambda cells: each(some, cells), [*shared.values()])
 
-# %% ../nbs/86_grid.ipynb #0010f704
+# %% ../nbs/86_grid.ipynb #ec67956d
 def picked(file, # grid file
            only:str='', # how the names of some cells begin, separated by commas
           ) -> list: # of cells
@@ -364,7 +366,8 @@ def grid(file, # grid file (TOML)
     path, end, device = Path(results)/f'{Path(file).stem}.jsonl', time.monotonic() + 60*(float('inf') if minutes is None else minutes), auto(device)
     todo, bars = picked(file, only), progress and rank()==0
     def say(n, cell):
-        line = finish(cell, path, root, runs, end, device, bars)
+        try: line = finish(cell, path, root, runs, end, device, bars)
+        except Diverged as e: return print(f"{n}/{len(todo)} {cell['method']} {cell['data']} ipc {cell['ipc']}: {e}", flush=True) # the others go on
         if line and progress: print(f"{n}/{len(todo)} {cell['method']} {line['data']} ipc {cell['ipc']} fold {cell['fold']} seed {cell['seed']}: "
                                     f"{100*line['accuracy_mean']:.1f} ± {100*line['accuracy_std']:.1f} (8 bit {100*line['accuracy_mean_8bit']:.1f}, random {100*line['accuracy_mean_random']:.1f})", flush=True)
     left = once(lambda: [(n, c) for n,c in enumerate(todo, 1) if (device=='cuda' or not c.get('gpu')) and unfinished(c, results)])

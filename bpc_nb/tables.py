@@ -162,22 +162,23 @@ def baselines(results=RESULTS,
         [data, ipc, name, ', '.join(theirs.get((data.split()[0], str(ipc), name), [DASH])), percent(g), percent(g, 'accuracy_runs_8bit'), percent(g, 'accuracy_runs_random'), students(g), again(g, home)]
         for (data, ipc, name, _),g in sorted(groups.items())]
 
-# %% ../nbs/88_tables.ipynb #c643bce5
+# %% ../nbs/88_tables.ipynb #2b943c26
 NETS = dict(ConvNet='convnet', ResNet='resnet18', VGG='vgg11', AlexNet='alexnet', MLP='mlp') # the paper's names
 
 def table3(data='cifar10', ipc=10, results=RESULTS) -> tuple: # (head, rows)
     "Table 3 of the paper: students of other architectures; its figures are for CIFAR-10, ten images a class"
     tested = [r for r in done(results).values() if 'made_with' in r] + measured(results)
-    lines = [r for r in tested if (r['ipc'], r['data'].split()[0], label(r))==(ipc, data, 'CD') and 'accuracy_runs' in r]
+    lines = [r for r in tested if (r['ipc'], r['data'].split()[0], label(r))==(ipc, data, 'CD') and ('accuracy_runs' in r or 'diverged' in r)]
     theirs = {r['network']:r for r in printed('bpc_cd_table3_cross_architecture', results, method='ours')} if (data, ipc)==('cifar10', 10) else {}
     def images(r): return r.get('coreset') or ((at := stored(r, results)) and digest(at)) # which coreset it was
     moved = [r for r in lines if r['net']!=r.get('made_with', r['net'])] or lines
     protocol = mode(r['protocol'] for r in moved) if moved else None # one for all rows, and the same coresets
     asked = {images(r) for r in moved if r['protocol']==protocol}
     def row(name, net):
-        of = [r for r in lines if (r['net'].split(':')[0], r['protocol'])==(net, protocol) and images(r) in asked]
+        some = [r for r in lines if (r['net'].split(':')[0], r['protocol'])==(net, protocol) and images(r) in asked]
+        of = [r for r in some if 'accuracy_runs' in r]
         paper = [as_printed(theirs.get(name)), as_printed(theirs.get(name), 5) if name in theirs else DASH] if theirs else []
-        return [f'{name} ({net})', *paper, percent(of), percent(of, 'accuracy_runs_random'), students(of)]
+        return [f'{name} ({net})', *paper, percent(of) if of or not some else 'diverged', percent(of, 'accuracy_runs_random'), students(of)]
     return ['trained on it', *(['paper', 'less five'] if theirs else []), 'ours', 'random real', 'students of ours'], [row(*n) for n in NETS.items()]
 
 # %% ../nbs/88_tables.ipynb #5859c14e
