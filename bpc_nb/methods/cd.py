@@ -47,8 +47,8 @@ def positive_only(setup:Setup, # energy and experts
         return E(pos.to(S.x.device), S._replace(x=aug(S.x, gen)))
     return lambda S, gen: sum(one(S, gen) for _ in range(draws))/draws
 
-# %% ../../nbs/41_cd.ipynb #15447df6
-RECIPES = { # from short searches on held-out images
+# %% ../../nbs/41_cd.ipynb #db1b6a57
+RECIPES = { # chosen on held-out images
     ('digits', None): dict(net='convnet:width=64,depth=2', # 8x8 images leave room for two blocks
                            L=10, alpha=.08,                # half the steps of the default at twice the size: the same length in half the time
                            experts=dict(n=10)),
