@@ -44,7 +44,7 @@ def pivot(rows, of, across, value=as_printed) -> tuple: # of, across: a row -> i
     cols, at = dict.fromkeys(map(across, rows)), {(of(r), across(r)):value(r) for r in rows}
     return ['', *cols], [[o, *(at.get((o, c), DASH) for c in cols)] for o in dict.fromkeys(map(of, rows))]
 
-# %% ../nbs/88_tables.ipynb #e9bda918
+# %% ../nbs/88_tables.ipynb #73c37e6b
 def measured(results=RESULTS) -> list: # of dicts
     "The lines of all grids, as far as they are there, with the network that most lines of a data set have"
     rows = [r for r in done(results).values() if 'config' in r]
@@ -66,7 +66,7 @@ def students(rows) -> str:
     "Who was asked: coresets (seeds or folds), students of each, labels, protocol"
     if not rows: return DASH
     each = {k:'/'.join(sorted({str(r[k]) for r in rows})) for k in ('runs','labels','protocol','epochs')}
-    return f"{len(rows)} coresets x {each['runs']} students, {each['labels']} labels, {each['protocol']}: {each['epochs']} epochs"
+    return f"{len(rows)} coreset{'s'*(len(rows) > 1)} x {each['runs']} students, {each['labels']} labels, {each['protocol']}: {each['epochs']} epochs"
 
 # %% ../nbs/88_tables.ipynb #09eb047b
 OF = dict(digits='digits', MNIST='mnist', CIFAR10='cifar10') # the paper's names of data sets that we measure (digits are not in it), and ours
