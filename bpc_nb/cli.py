@@ -10,8 +10,8 @@ __all__ = ['whole', 'number', 'truth', 'KINDS', 'METAVAR', 'SCRIPT', 'COMMANDS',
            'bpc_zoo', 'bpc_tables', 'bpc_demo', 'bpc_completion', 'learning', 'parser', 'spoken', 'usage', 'parse',
            'main']
 
-# %% ../nbs/90_cli.ipynb #0b39bf89
-import argparse, ast, difflib, inspect, json, re, sys, time, warnings
+# %% ../nbs/90_cli.ipynb #0f31ed0d
+import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -510,7 +510,7 @@ def parse(argv) -> tuple: # (function, its arguments, names of the command's opt
     given.pop('debug', None)
     return COMMANDS[argv[0]][0], given, [a.dest for a in p._actions]
 
-# %% ../nbs/90_cli.ipynb #298d7fc1
+# %% ../nbs/90_cli.ipynb #c6f87a32
 NO_MEMORY = "take smaller images (size=), a narrower network or fewer students (runs=), or start fewer processes" # where no chapter says more
 
 def main(argv=None): # words of the command line; None: as typed
@@ -526,9 +526,12 @@ def main(argv=None): # words of the command line; None: as typed
             f, given, names = parse(argv)
             same_on_all(dict(command=argv[0] if argv else None) | given)
             with within_memory(NO_MEMORY): found = f(**given)
-            if place.rank==0: print(dumps(found) if isinstance(found, dict) else found)
+            if place.rank==0: print(dumps(found) if isinstance(found, dict) else found, flush=True)
         return 0
     except KeyboardInterrupt as e: return fail(e if str(e) else 'stopped', 1)
+    except BrokenPipeError: # whoever reads has enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Exception as e:
         if '--debug' in argv: raise
         bad = isinstance(e, (ValueError, OSError, MemoryError))

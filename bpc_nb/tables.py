@@ -7,11 +7,12 @@ __all__ = ['DASH', 'OF', 'CHAIN', 'HEAD', 'AS', 'NETS', 'LOSS_NAMES', 'target', 
            'measured', 'label', 'percent', 'students', 'gathered', 'whole_sets', 'control', 'homes', 'again', 'ours',
            'results_table', 'table1', 'whole_table', 'variant', 'baselines', 'table3', 'table4', 'all_tables']
 
-# %% ../nbs/88_tables.ipynb #44e6d036
+# %% ../nbs/88_tables.ipynb #37aa28ca
 import csv, json
 from pathlib import Path
 from statistics import mode
 
+from .distill import configure
 from .grid import RESULTS, cells, digest, done, key, lines, picked, stored
 
 # %% ../nbs/88_tables.ipynb #db4baaa4
@@ -44,12 +45,15 @@ def pivot(rows, of, across, value=as_printed) -> tuple: # of, across: a row -> i
     cols, at = dict.fromkeys(map(across, rows)), {(of(r), across(r)):value(r) for r in rows}
     return ['', *cols], [[o, *(at.get((o, c), DASH) for c in cols)] for o in dict.fromkeys(map(of, rows))]
 
-# %% ../nbs/88_tables.ipynb #73c37e6b
+# %% ../nbs/88_tables.ipynb #3e8cb5be
 def measured(results=RESULTS) -> list: # of dicts
-    "The lines of all grids, as far as they are there, with the network that most lines of a data set have"
+    "The lines of all grids, as far as they are there, with the network of a data set's recipe, or that most of its lines have"
     rows = [r for r in done(results).values() if 'config' in r]
-    usual = {data:mode(r.get('net') for r in rows if r['data']==data) for data in {r['data'] for r in rows}}
-    return [r for r in rows if r.get('net')==usual[r['data']]]
+    def usual(data):
+        nets, ours = [r.get('net') for r in rows if r['data']==data], configure('cd', data, 1)['net']
+        return ours if ours in nets else mode(nets)
+    net = {data:usual(data) for data in {r['data'] for r in rows}}
+    return [r for r in rows if r.get('net')==net[r['data']]]
 
 def label(r:dict) -> str: # of a grid or of `transfer.jsonl`
     "What a line's method is called in tables"

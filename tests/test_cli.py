@@ -247,3 +247,9 @@ def test_bench_adds_one_line(bpc):
     assert [r['contender'] for r in found['rows']] == ['ours', 'floor'] and all(r['seconds_median'] > 0 and r['peak_mb'] >= 0 for r in found['rows'])
     assert [(r['contender'], r['against'], r['speed'] > 0) for r in found['ratios']] == [('ours', 'floor', True)]
     assert {'cpu', 'torch', 'threads'} <= found['made'].keys()
+
+
+def test_a_reader_who_has_enough_is_no_error():
+    run = subprocess.Popen([sys.executable, '-m', 'bpc_nb.cli', 'list'], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    run.stdout.close() # as `bpc list | head -0` does
+    assert run.stderr.read() == b'' and run.wait() == 0
