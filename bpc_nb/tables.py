@@ -7,13 +7,13 @@ __all__ = ['DASH', 'OF', 'CHAIN', 'HEAD', 'AS', 'NETS', 'LOSS_NAMES', 'target', 
            'measured', 'label', 'percent', 'students', 'gathered', 'whole_sets', 'control', 'homes', 'again', 'ours',
            'results_table', 'table1', 'whole_table', 'variant', 'baselines', 'table3', 'table4', 'all_tables']
 
-# %% ../nbs/88_tables.ipynb #37aa28ca
+# %% ../nbs/88_tables.ipynb #2d73170f
 import csv, json
 from pathlib import Path
 from statistics import mode
 
 from .distill import configure
-from .grid import RESULTS, cells, digest, done, key, lines, picked, stored
+from .grid import RESULTS, cells, digest, done, key, lines, stored
 
 # %% ../nbs/88_tables.ipynb #db4baaa4
 DASH = '–'
