@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AUGMENTATIONS', 'brightness', 'saturation', 'contrast', 'shift', 'crop', 'cutout', 'flip', 'warp', 'scale', 'rotate',
-           'augment']
+           'augment', 'differentiable', 'siamese']
 
 # %% ../nbs/12_augment.ipynb #ffbe7f78
 from functools import partial
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from .core import choose
+from .core import choose, stream
 
 # %% ../nbs/12_augment.ipynb #ebffffc6
 def brightness(
@@ -96,3 +96,21 @@ def augment(
             for f in fs: x = f(x, draw(1 if siamese else len(x), 2).to(x))
         return x
     return apply
+
+# %% ../nbs/12_augment.ipynb #e9e84131
+def differentiable(f:Callable, shape) -> bool: # `(x, u) -> x`, (C,H,W)
+    "Whether a gradient comes back through a transformation"
+    x = torch.randn(2, *shape, generator=stream(0, 'probe')).requires_grad_()
+    y = f(x, torch.rand(1, 2, generator=stream(0, 'probe')))
+    g = torch.autograd.grad((y*x.detach()).sum(), x)[0] if y.requires_grad else 0*x
+    return bool(g.isfinite().all() and g.any())
+
+def siamese(strategy:str, shape, # (C,H,W): grey images are not flipped
+           ) -> Callable: # `(x, gen, siamese=True) -> x`
+    "A strategy that gradients pass"
+    words = [w for w in strategy.split('_') if w and not (w=='flip' and shape[0]==1)]
+    aug = augment('_'.join(words))
+    for w in words:
+        if not all(differentiable(f, shape) for f in AUGMENTATIONS[w]):
+            raise ValueError(f"augment: no gradient comes back through {w!r}, so the images cannot learn by it; leave it out of {strategy!r}")
+    return aug

@@ -25,8 +25,9 @@ from torch.nn import functional as F
 
 from .augment import augment as augmentation
 from .core import Coreset, Transform, choose, provenance, stream
-from .data import Data, Split, whole
-from .distill import Setup, State, outer_step
+from .data import Data, Split
+from .options import whole
+from .learn import Task, begun, learner_of, outer_step, task_of
 from .energy import energy
 from .evaluate import SIAMESE, students
 from .experts import experts
@@ -49,14 +50,14 @@ def descend(E:Callable, theta, # from where (P,)
     return theta
 
 # %% ../nbs/83_benchmark.ipynb #6f27092d
-def published(setup:Setup, # energy and experts
+def published(task:Task, # energy and experts
               L:int=20, # steps of the chain
               alpha:float=.04, # its step size
              ): # `loss(coreset, gen) -> scalar`, as methods are
     "Contrastive divergence with the graph of the whole chain (Eqs. 11 and 12 at temperature 0)"
-    E = setup.energy
+    E = task.energy
     def loss(S:Coreset, gen):
-        theta_k, pos = setup.experts.draw(gen)
+        theta_k, pos = task.experts.draw(gen)
         neg = descend(E, theta_k, S._replace(x=S.x.detach()), L, alpha, graph=True)
         return E(pos, S) - E(neg, S)
     return loss
@@ -70,22 +71,22 @@ class Pair(NamedTuple):
     def draw(self, gen=None, T=2, start=(0, None)): return tuple(self)
 
 # %% ../nbs/83_benchmark.ipynb #36b484d3
-def unrolled(setup:Setup, L:int=20, alpha:float=.04): # as in `published`
+def unrolled(task:Task, L:int=20, alpha:float=.04): # as in `published`
     "Trajectory matching: the distance between student and expert, through all of the student's steps"
     def loss(S:Coreset, gen):
-        theta_k, pos = setup.experts.draw(gen)
-        end = descend(setup.energy, theta_k, S, L, alpha, graph=True)
+        theta_k, pos = task.experts.draw(gen)
+        end = descend(task.energy, theta_k, S, L, alpha, graph=True)
         return ((end - pos)**2).sum()/((theta_k - pos)**2).sum()
     return loss
 
 # %% ../nbs/83_benchmark.ipynb #899c8b2b
-def forward_kl(setup:Setup, L:int=20, alpha:float=.04, # as in `published`
+def forward_kl(task:Task, L:int=20, alpha:float=.04, # as in `published`
                samples:int=30, # of each Gaussian
                width:float=.01): # its standard deviation
     "Forward KL between Gaussians around the expert's end and the student's (Kim et al. 2022, Eq. 20)"
-    E = setup.energy
+    E = task.energy
     def loss(S:Coreset, gen):
-        theta_k, pos = setup.experts.draw(gen)
+        theta_k, pos = task.experts.draw(gen)
         neg = descend(E, theta_k, S._replace(x=S.x.detach()), L, alpha).detach()
         near = lambda theta: theta + width*torch.randn(theta.shape, generator=gen)
         g = sum(torch.autograd.grad(E(near(pos), S) - E(near(neg), S), S.x)[0] for _ in range(samples))/samples
@@ -134,9 +135,9 @@ def outer_steps(make, w:Workload, # a method
     net, S, gen = subject(w)
     theta = net.init(gen)
     pair = Pair(theta, theta + .01*torch.randn(theta.shape, generator=gen))
-    loss = make(Setup(energy((net if plain else accelerate(net, **fast)).apply), net, experts=pair), L=w.L, alpha=.04)
-    state = State(S.x, torch.stack([0*S.x, 0*S.x]), S.x, S.x)
-    return lambda: outer_step(state, S, loss, gen)[0].x
+    l = learner_of(make(task_of(net, fast, experts=pair) if not plain else Task(energy(net.apply), net, experts=pair), L=w.L, alpha=.04))
+    state = begun(S, l)
+    return lambda: outer_step(state, S, l, gen)[0].leaves['x']
 
 # %% ../nbs/83_benchmark.ipynb #70ddd068
 def plain_experts(w:Workload, augment:str=SIAMESE):
@@ -205,10 +206,9 @@ def plain_matches(w:Workload):
 def matches(w:Workload, **fast): # of `accelerate`
     "A match of `dc`, as an outer step"
     net, S, _ = subject(w)
-    fast = accelerate(net, **fast)
-    e = dc(Setup(energy(fast.apply), fast, noise(real_side(w))), matches=1, real=REAL)
-    state = State(S.x, torch.stack([0*S.x, 0*S.x]), S.x, S.x)
-    return lambda: outer_step(state, S, e, stream(0))[0].x
+    l = dc(task_of(net, fast, noise(real_side(w))), matches=1, real=REAL)
+    state = begun(S, l)
+    return lambda: outer_step(state, S, l, stream(0))[0].leaves['x']
 
 # %% ../nbs/83_benchmark.ipynb #25e838ee
 def products(net, x, dtype, layout) -> list: # of (function, input, weight)

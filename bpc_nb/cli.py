@@ -22,7 +22,9 @@ from . import __version__
 from .benchmark import bench, bpc_bench
 from .core import Coreset, choose, provenance, registry, save_png, within_memory
 from .data import NAMED, load, summary
-from .distill import buffer_for, choices, configure, distill, options_of, outer
+from .distill import buffer_for, choices, configure, distill
+from .learn import kinds, outer
+from .options import options_of, plain
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
 from .evaluate import PROTOCOLS, evaluate, predict
@@ -90,7 +92,7 @@ def options(f, # a function with documented arguments
     "The optional arguments of a function"
     notes = docments(f, full=True, returns=False)
     def one(k, p):
-        kind = KINDS.get(type(p.default) if p.annotation is p.empty else p.annotation, literal)
+        kind = KINDS.get(plain(p), literal)
         return Option(k, p.default, kind, ' '.join((notes[k].docment or '').split()))
     return {k:one(k, p) for k,p in inspect.signature(f).parameters.items() if p.default is not p.empty and k not in skip}
 
@@ -440,7 +442,7 @@ def bpc_completion(shell:str='bash', # or zsh
 # %% ../nbs/90_cli.ipynb #dd9567e5
 def learning() -> dict: # title -> options
     "What `bpc distill` hands on, by the chapter that it belongs to"
-    of_run = options(distill, skip=('data','progress','callback')) | options(choices)
+    of_run = options(distill, skip=('data','progress','callback')) | options(choices) | options(kinds)
     of_run['experts'] = of_run['experts']._replace(kind=partial(pairs, known=options(experts, skip=('device','progress','after'))))
     return {'run': of_run, 'loop': options(outer, skip=('seed','streams','state','record','progress')), 'energy': options(energy),
             'method [methods that take it]': of_methods(), 'data': loading()}

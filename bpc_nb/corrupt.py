@@ -21,7 +21,8 @@ from PIL import Image
 from torch import Generator, Tensor, tensor
 
 from .core import choose, image, stream
-from .data import Data, Split, whole
+from .data import Data, Split
+from .options import whole
 from .metrics import accuracy, nll
 from .show import figure, tidy
 

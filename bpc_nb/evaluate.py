@@ -14,7 +14,8 @@ from torch import Tensor
 
 from .augment import augment as augmentation
 from .core import Coreset, choose, stream
-from .data import Data, match, whole
+from .data import Data, match
+from .options import whole
 from .energy import energy
 from .metrics import summary
 from .networks import Network, network, together

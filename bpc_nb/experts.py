@@ -19,7 +19,8 @@ from torch.nn import functional as F
 
 from .augment import augment as augmentation
 from .core import provenance, stream, within_memory, write_atomic
-from .data import Data, Split, whole
+from .data import Data, Split
+from .options import Count, whole
 from .energy import energy
 from .fast import accelerate
 from .networks import Network, theta_from, together
@@ -162,11 +163,11 @@ def look(net:Network, theta, # (P,)
 def experts(data:Data, # what to train on: its training part
             net:Network, # whose posterior
             folder, # where; an unfinished buffer there is continued
-            n:int=10, # trajectories
-            epochs:int=20, # of each; the paper does not say, its code trains 50
+            n:Count=10, # trajectories
+            epochs:Count=20, # of each; the paper does not say, its code trains 50
             lr:float=.02, # of SGD
             part:float=1., # share of the training images that makes an epoch: less than 1 sets checkpoints closer together
-            batch:int=64, # images per step
+            batch:Count=64, # images per step
             momentum:float=0., # of SGD
             weight_decay:float=0., # of SGD
             loss:str='cross_entropy', # or focal, margin

@@ -23,7 +23,9 @@ from torch import Tensor
 
 from .core import Coreset, cache_folder, image, run, stream
 from .data import Data, load
-from .distill import ENERGY, looks, options_of
+from .learn import ENERGY, task_of
+from .options import options_of
+from .runs import looks
 from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import Buffer, open_buffer
@@ -102,13 +104,13 @@ def means(r:Run, S:Coreset, buffer=None) -> Means:
     c = r.config
     net = network(S.meta.get('net') or c['net'], tuple(S.x.shape[1:]), len(S.classes))
     own = {k:c[k] for k in ENERGY if k in c}
-    return Means(net, energy(net.apply, **own), partial(per_image, net, own.get('loss', 'cross_entropy')), buffer_of(S, buffer), c.get('T', 2), c.get('k_max', 10))
+    return Means(net, task_of(net, own).energy, partial(per_image, net, own.get('loss', 'cross_entropy')), buffer_of(S, buffer), c.get('T', 2), c.get('k_max', 10))
 
 @torch.no_grad()
 def per_image(net:Network, loss:str, theta, S:Coreset) -> Tensor: # (M,)
     "The energy of each image by itself"
     one = energy(net.apply, loss)
-    return torch.stack([one(theta, Coreset(S.x[i:i+1], S.y[i:i+1])) for i in range(len(S.x))])
+    return torch.stack([one(theta, S._replace(x=S.x[i:i+1], y=S.y[i:i+1], w=None).examples()) for i in range(len(S.x))])
 
 # %% ../nbs/82_explorer.ipynb #c067eb75
 def uri(png:bytes) -> str: return 'data:image/png;base64,' + base64.b64encode(png).decode()
@@ -196,6 +198,7 @@ def data_for(S:Coreset) -> Data:
 def predictions(S:Coreset, data:Data, judge:str, seed:int=0) -> Tensor: # (N,K), of the test images
     "Class probabilities of a student or a posterior"
     S, data, net = ready(S, data, None, 'cpu')
+    S = S.examples()
     if judge!='student': return average(net, draws(S, net, settings(judge, max(1, len(S.x)//data.K)), seed).pooled(), S.x, *data.test)[0].float()
     theta, = students(S, net, 1, seed=seed, **PROTOCOLS['quick'])
     return predict(net, theta, data.test.x, net.stats(theta, S.x))

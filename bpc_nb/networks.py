@@ -6,7 +6,7 @@
 __all__ = ['NORMS', 'ACTS', 'POOLS', 'NETWORKS', 'Network', 'flatten', 'seeded', 'tracked', 'modes', 'cut', 'no_shortcut',
            'caller', 'running', 'recorder', 'black_image', 'Inside', 'opened', 'built', 'several', 'together',
            'functional', 'to_module', 'theta_from', 'fits', 'convnet', 'mlp', 'lenet', 'alexnet', 'vgg11', 'Residual',
-           'resnet18', 'Grey', 'from_torchvision', 'read_option', 'signed', 'network']
+           'resnet18', 'Grey', 'from_torchvision', 'read_option', 'signed', 'network', 'features_of']
 
 # %% ../nbs/13_networks.ipynb #6d46ad11
 import hashlib, inspect
@@ -377,3 +377,9 @@ def network(
     factory = choose(name, NETWORKS, 'network')
     options = dict(read_option(name, factory, o) for o in options.split(',') if o)
     return functional(partial(factory, **options), shape, K, spec)
+
+# %% ../nbs/13_networks.ipynb #3914f9fc
+def features_of(net:Network, method:str) -> Callable: # `(theta, x) -> [...]`
+    "A network's features, or one sentence where it shows none"
+    if net.features: return net.features
+    raise ValueError(f"net: {net.name} has no feature extractor, which {method} needs; take convnet, mlp, lenet, alexnet, vgg11 or resnet18, or an nn.Sequential of your own that ends in an nn.Linear")

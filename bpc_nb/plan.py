@@ -16,14 +16,16 @@ import torch
 
 from .augment import augment as augmentation
 from .benchmark import Pair, peak
-from .core import Coreset, cache_folder, registry, stream
+from .core import DECODERS, Coreset, cache_folder, registry, stream
 from .data import Data, load
-from .distill import ENERGY, Setup, begun, configure, options_of, outer_step, starts
+from .distill import configure, wants
 from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import experts
 from .fast import accelerate
+from .learn import Method, begun, learner, outer_step, starts, stored, task_of
 from .networks import Network, network, together
+from .options import options_of
 from .train import Trained, train
 
 # %% ../nbs/84_plan.ipynb #4543d0ce
@@ -65,13 +67,13 @@ def peak_from_here() -> float:
     except OSError: pass
     return peak()
 
-def of_step(m, data:Data, S:Coreset, net:Network, fast:Network, config:dict, device) -> tuple:
-    "Seconds of a step on the images, what the first one took more, and MB"
-    of = lambda options: {k:config[k] for k in options}
-    E, before = energy(fast.apply, **of(ENERGY)), peak_from_here()
-    stand_in = lambda net: Pair(*[net.init(stream(0)).to(device)]*2)
-    loss = m.make(Setup(E, fast, data, stand_in(net), energy(fast.apply, config['loss'], 'sum'), stand_in), **of(options_of(m.make)))
-    step, more = stopwatch(lambda: outer_step(begun(S, loss), S, loss, stream(0, device=device)))
+def of_step(m:Method, S:Coreset, net:Network, data:Data, config:dict, device) -> tuple: # S: examples to start from
+    "Seconds of a step, what the first one took more, and MB"
+    before, stand_in = peak_from_here(), lambda net: Pair(*[net.init(stream(0)).to(device)]*2)
+    l = learner(m, task_of(net, config, data, stand_in(net), stand_in), config)
+    S = stored(S, config['decode'])
+    state = begun(S, l, [stream(0, device=device)])
+    step, more = stopwatch(lambda: outer_step(state, S, l, stream(0, device=device)))
     return step, more, torch.cuda.max_memory_allocated()/1e6 if device!='cpu' else peak() - before
 
 # %% ../nbs/84_plan.ipynb #ea757ef3
@@ -84,12 +86,12 @@ def plan(method:str='cd', data='digits', ipc:int=1, device:str='auto', # as in `
     config, m = configure(method, data.name, ipc, **options), registry()[method]
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     own, fast = options_of(experts) | config['experts'], accelerate(net, config['bf16'], config['compile'])
-    S = starts()[config.get('start', 'real')](data, ipc, stream(0, 'plan'))
+    S = starts()[config.get('start', 'real')](data, ipc*DECODERS[config['decode']].times, stream(0, 'plan'))
     S = S._replace(x=S.x.to(device), y=S.y.to(device))
-    step, more, memory = of_step(m, data, S, net, fast, config, device) if m.learns else (0., 0., 0.) # choosing takes what the experts take
-    needs = m.draws(config) and not buffer
+    step, more, memory = of_step(m, S, net, data, config, device) if m.steps else (0., 0., 0.) # choosing takes what the experts take
+    needs = 'experts' in wants(method, config) and not buffer
     made, first = (0., 0.) if not needs else of_experts(data, net, device, **{k:v for k,v in own.items() if k not in ('device','seed','half','progress','after')})
-    look, rest = of_looks(data, S, fast, config, device)
+    look, rest = of_looks(data, S, fast, config, device) # of as many images as students see
     steps = config.get('steps', 0)
     looks = 1 + ceil(steps/config.get('every', 1))
     seconds = dict(experts=made, steps=steps*step, looks=looks*look, first_calls=first + more + rest)

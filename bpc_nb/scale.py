@@ -16,10 +16,8 @@ import torch
 
 from .benchmark import Pair
 from .core import Coreset, provenance, stream
-from .data import whole
-from .distill import Setup, State, outer_step, streams_of
-from .energy import energy
-from .fast import accelerate
+from .options import whole
+from .learn import begun, learner_of, outer_step, streams_of, task_of
 from .methods.cd import cd
 from .networks import network
 from .ranks import auto, dealt, once, total, world
@@ -58,10 +56,10 @@ def measure(ipc:int=10, # images per class, of ten classes
     for k,v in dict(ipc=ipc, L=L, steps=steps).items(): whole(k, v, 1)
     spec, gen = network(net, tuple(shape), 10), stream(0, 'scale')
     x, theta = torch.randn(10*ipc, *shape, generator=gen).to(device), spec.init(gen).to(device)
-    fast = accelerate(spec, bf16, compile)
-    loss = cd(Setup(energy(fast.apply), fast, experts=Pair(theta, theta + .01)), L=L)
-    S, s = Coreset(x, torch.arange(10, device=device).repeat_interleave(ipc)), State(x, torch.stack([0*x, 0*x]), x, x)
-    step = lambda i: seconds(lambda: outer_step(s, S, loss, streams_of(0, i, world(), device)), device)
+    l = learner_of(cd(task_of(spec, dict(bf16=bf16, compile=compile), experts=Pair(theta, theta + .01)), L=L))
+    S = Coreset(x, torch.arange(10, device=device).repeat_interleave(ipc))
+    s = begun(S, l)
+    step = lambda i: seconds(lambda: outer_step(s, S, l, streams_of(0, i, world(), device)), device)
     b = torch.zeros(reduced(len(x), shape)//8, dtype=torch.float64, device=device)
     mine = [median([step(i) for i in range(steps+1)][1:]), median([seconds(lambda: total(b), device) for _ in range(steps+1)][1:])]
     took, added = zip(*dealt(lambda some: [mine for _ in some], range(world())))

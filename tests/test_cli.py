@@ -221,7 +221,7 @@ def test_demo_twice(bpc, monkeypatch):
 @pytest.mark.parametrize('method', [m for m in registry() if not m.startswith('cafe')]) # an episode of CAFE takes seconds, and is timed four times
 def test_every_method_can_be_planned(method):
     said = plan(method, 'digits', 1, device='cpu', net='convnet:width=4,depth=2', experts=dict(n=1, epochs=1), select_runs=1)
-    assert said['seconds_total'] > 0 and (said['step_seconds'] > 0)==registry()[method].learns
+    assert said['seconds_total'] > 0 and (said['step_seconds'] > 0)==registry()[method].steps
 
 def test_plan_takes_the_words_of_distill_and_is_near_what_the_run_takes(bpc):
     "Each is timed by itself on the same machine; the best of three, as others may use it too"

@@ -10,13 +10,14 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
+from ..augment import siamese
 from ..core import Coreset
-from ..data import whole
-from ..distill import Episode, Method, Setup
+from ..data import by_class
 from ..evaluate import SIAMESE
-from .dc import by_class, siamese
-from .dm import centres, features_of, pairs
-from ..networks import Network
+from ..learn import Learner, Method, Task
+from .dm import centres, pairs
+from ..networks import Network, features_of
+from ..options import Count, NonNegative, Positive
 from ..train import Trained, train
 
 # %% ../../nbs/62_cafe.ipynb #69f47fca
@@ -56,43 +57,44 @@ def watcher(net:Network, data, n:int): # images of a class
     return accuracy
 
 # %% ../../nbs/62_cafe.ipynb #728f1270
-def cafe(setup:Setup, # energy, network and data
-         beta:float=.01, # weight of the discrimination loss
-         early:float=.1, # weight of all layers but the last
+def cafe(task:Task, # energy, network and data
+         beta:NonNegative=.01, # weight of the discrimination loss
+         early:NonNegative=.1, # weight of all layers but the last
          still:float=.04, # the outer loop ends when ten accuracies lie within this range; lambda_1
          moved:float=.03, # the inner loop ends when they do not lie within this one; lambda_2
-         most:int=50, # matches of a network, and its epochs between two, at most
-         watch:int=128, # real images of a class that the accuracies are of
-         real:int=256, # real images of a class in a match
-         lr_net:float=.01, # step of the network
+         most:Count=50, # matches of a network, and its epochs between two, at most
+         watch:Count=128, # real images of a class that the accuracies are of
+         real:Count=256, # real images of a class in a match
+         lr_net:Positive=.01, # step of the network
          augment:str='', # strategy of siamese augmentation, as in gradient matching
-        ) -> Episode:
+        ) -> Learner:
     "Aligning features (CAFE; with augmentation CAFE+DSA)"
-    for k,v in dict(real=real, watch=watch, most=most).items(): whole(k, v, 1)
-    E, net, K, f = setup.energy, setup.net, setup.data.K, features_of(setup.net, 'cafe')
-    draw, aug, accuracy = by_class(setup.data, real), siamese(augment, setup.data.shape), watcher(net, setup.data, watch)
-    def init(S, gen):
-        theta = net.init(gen).to(S.x)[None]
-        return Trained(theta, 0*theta), []
-    def loss(S:Coreset, gen:Generator, walk):
-        (x, mine), (D, theirs) = pairs(S, K, draw, aug, gen)
-        with torch.no_grad(): real = f(walk[0].theta[0], D)
-        ours = [centres(a, mine) for a in f(walk[0].theta[0], x)]
-        return (align(ours, [centres(a, theirs) for a in real], early) + beta*discriminate(real[-1], theirs, ours[-1]))/len(S.x)
-    def step(S:Coreset, gen:Generator, walk):
-        state, seen, epochs = walk[0], walk[1] + [accuracy(walk[0].theta[0], gen)], []
-        if over(seen, most, still=still): return None
+    E, net, K, f = task.energy, task.net, task.data.K, features_of(task.net, 'cafe')
+    draw, aug, accuracy = by_class(task.data, real), siamese(augment, task.data.shape), watcher(net, task.data, watch)
+    def trained(S, gen, state): # until its accuracy has moved
+        epochs, still = [], [v.detach() for v in S[:3] if v is not None]
         while not over(epochs, most, moved=moved):
-            state, = train(E, state, [v for v in S[:3] if v is not None], range(1), lambda e: [gen], augment=augment and aug, lr=lr_net)
+            state, = train(E, state, still, range(1), lambda e: [gen], augment=augment and aug, lr=lr_net)
             epochs.append(accuracy(state.theta[0], gen))
-        return state, seen
-    return Episode(init, loss, step)
+        return state
+    def fresh(S, gen):
+        theta = net.init(gen).to(S.x)[None].detach()
+        return Trained(theta, 0*theta)
+    def loss(S:Coreset, gen:Generator, walk): # walk: a network, and its accuracies
+        state, seen = (fresh(S, gen), []) if walk is None else (trained(S, gen, walk[0]), walk[1])
+        (x, mine), (D, theirs) = pairs(S, K, draw, aug, gen)
+        with torch.no_grad(): real = f(state.theta[0], D)
+        ours = [centres(a, mine) for a in f(state.theta[0], x)]
+        value = align(ours, [centres(a, theirs) for a in real], early) + beta*discriminate(real[-1], theirs, ours[-1])
+        seen = seen + [accuracy(state.theta[0], gen)]
+        return value/len(S.x), None if over(seen, most, still=still) else (state, seen)
+    return Learner(loss)
 
 # %% ../../nbs/62_cafe.ipynb #e4bf1824
-def cafe_dsa(setup:Setup, beta:float=.01, early:float=.1, still:float=.04, moved:float=.03, most:int=50, watch:int=128, real:int=256, lr_net:float=.01,
+def cafe_dsa(task:Task, beta:NonNegative=.01, early:NonNegative=.1, still:float=.04, moved:float=.03, most:Count=50, watch:Count=128, real:Count=256, lr_net:Positive=.01,
              augment:str=SIAMESE): # all as in `cafe`
     "Aligning features with siamese augmentation (CAFE+DSA)"
-    return cafe(setup, beta, early, still, moved, most, watch, real, lr_net, augment)
+    return cafe(task, beta, early, still, moved, most, watch, real, lr_net, augment)
 
 # %% ../../nbs/62_cafe.ipynb #bebb9768
 RECIPES = { # (None, None) is for data of one's own
@@ -103,4 +105,4 @@ RECIPES = { # (None, None) is for data of one's own
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
 }
 
-METHODS = {'cafe': Method(cafe, RECIPES, experts=False), 'cafe-dsa': Method(cafe_dsa, RECIPES, experts=False)}
+METHODS = {name:Method(f, RECIPES, frozenset(), without=('block','labels','lr_labels')) for name,f in (('cafe', cafe), ('cafe-dsa', cafe_dsa))} # class by class

@@ -9,41 +9,37 @@ __all__ = ['RECIPES', 'METHODS', 'cd', 'positive_only']
 from torch import Generator
 
 from ..augment import augment as augmentation
-from ..core import Coreset, run
-from ..distill import Method, Setup
+from ..core import Coreset
+from ..learn import Method, Task, without
 from ..energy import contrast
-from ..samplers.langevin import langevin
+from ..options import Count, Natural, NonNegative, Positive
+from ..samplers.langevin import follow
 
 # %% ../../nbs/41_cd.ipynb #125e5b1a
-def cd(setup:Setup, # energy and experts
-       L:int=20, # steps of the chain; published code: 10 to 20
-       alpha:float=.04, # its step size (Eq. 12); published code: 0.02
-       temperature:float=0., # of its noise: 1 is Eq. 12, 0 the published code
-       T:int=2, # theta+ is theta_{k+T}, in epochs; published code: 2 to 3
-       k_max:int=10, # chains start from epochs k < k_max; published code: 15 to 25
-       draws:int=1, # pairs (theta+, theta-) per outer step
+def cd(task:Task, # energy and experts
+       L:Natural=20, # steps of the chain; published code: 10 to 20
+       alpha:Positive=.04, # its step size (Eq. 12); published code: 0.02
+       temperature:NonNegative=0., # of its noise: 1 is Eq. 12, 0 the published code
+       T:Natural=2, # theta+ is theta_{k+T}, in epochs; published code: 2 to 3
+       k_max:Count=10, # chains start from epochs k < k_max; published code: 15 to 25
+       draws:Count=1, # pairs (theta+, theta-) per outer step
        augment:str='', # strategy of siamese augmentation: a draw for each step of the chain, one for both energies
       ): # `loss(coreset, gen) -> scalar`
     "Contrastive divergence (Eqs. 11 and 12; section 4)"
-    if L < 0 or draws < 1: raise ValueError(f"L, draws: found {L} and {draws}; expected a chain of 0 or more steps and 1 or more draws")
-    E, aug = setup.energy, augmentation(augment)
+    E, aug = task.energy, augmentation(augment)
     def one(S:Coreset, gen:Generator):
-        theta_k, pos = (t.to(S.x.device) for t in setup.experts.draw(gen, T, (0, k_max)))
-        seen = lambda S: S._replace(x=aug(S.x, gen))
-        still = S._replace(x=S.x.detach())
-        chain = langevin(lambda theta: E(theta, seen(still)), alpha, temperature)
-        neg = theta_k
-        for neg in run(chain, theta_k, L, gen): pass # only the last is kept
-        return contrast(E, pos, neg, seen(S))
+        theta_k, pos = (t.to(S.x.device) for t in task.experts.draw(gen, T, (0, k_max)))
+        neg = follow(E, theta_k, S, L, alpha, temperature, aug, gen)
+        return contrast(E, pos, neg, S._replace(x=aug(S.x, gen)))
     return lambda S, gen: sum(one(S, gen) for _ in range(draws))/draws
 
 # %% ../../nbs/41_cd.ipynb #03034771
-def positive_only(setup:Setup, # energy and experts
-                  T:int=2, k_max:int=10, draws:int=1, augment:str=''): # as in `cd`
+def positive_only(task:Task, # energy and experts
+                  T:Natural=2, k_max:Count=10, draws:Count=1, augment:str=''): # as in `cd`
     "The control without a chain: minimise E(theta+, S)"
-    E, aug = setup.energy, augmentation(augment)
+    E, aug = task.energy, augmentation(augment)
     def one(S:Coreset, gen:Generator):
-        _, pos = setup.experts.draw(gen, T, (0, k_max))
+        _, pos = task.experts.draw(gen, T, (0, k_max))
         return E(pos.to(S.x.device), S._replace(x=aug(S.x, gen)))
     return lambda S, gen: sum(one(S, gen) for _ in range(draws))/draws
 
@@ -67,4 +63,4 @@ RECIPES = { # chosen on held-out images
 }
 
 # %% ../../nbs/41_cd.ipynb #d97e565c
-METHODS = {'cd': Method(cd, RECIPES), 'positive-only': Method(positive_only, RECIPES)}
+METHODS = {'cd': Method(cd, RECIPES), 'positive-only': Method(positive_only, without(RECIPES, 'L', 'alpha'))}

@@ -6,14 +6,19 @@
 __all__ = ['WEIGHTS', 'RECIPES', 'METHODS', 'some', 'rkl']
 
 # %% ../../nbs/43_rkl.ipynb #bd15b490
+from typing import Annotated
+
 import torch
 from torch import Generator
 
 from ..augment import augment as augmentation
 from ..core import Coreset, choose
 from ..data import Data
-from ..distill import Method, Setup
-from .fkl import TABLE2, follow, near, one_by_one, with_gradient
+from ..energy import one_by_one, with_gradient
+from ..learn import Method, Task
+from .fkl import TABLE2, learned, near
+from ..options import Count, Natural, NonNegative, Positive, at_least, one_of
+from ..samplers.langevin import follow
 
 # %% ../../nbs/43_rkl.ipynb #20a8ed93
 WEIGHTS = dict(
@@ -26,29 +31,30 @@ def some(data:Data, n:int, gen:Generator, device) -> Coreset:
     return Coreset(data.train.x[i].to(device), data.train.y[i].to(device))
 
 # %% ../../nbs/43_rkl.ipynb #89c6d2f8
-def rkl(setup:Setup, # energy, summed loss, data, and experts to start from
-        L:int=20, # steps that follow the coreset; Kim et al.: 30 to 50
-        alpha:float=.04, # twice their size; Kim et al.: 0.02 to 0.06
-        k_max:int=10, # they begin at epochs k < k_max; Kim et al.: 2 to 30
-        samples:int=10, # of the Gaussian around the end
-        width:float=.01, # its standard deviation
-        batch:int=1000, # real images in a step
-        weights:str='sums', # Eq. 4; 'means' is Algorithm 4 as printed
+def rkl(task:Task, # energy, summed loss, data, and experts to start from
+        L:Natural=20, # steps that follow the coreset; Kim et al.: 30 to 50
+        alpha:Positive=.04, # twice their size; Kim et al.: 0.02 to 0.06
+        k_max:Count=10, # they begin at epochs k < k_max; Kim et al.: 2 to 30
+        samples:Annotated[int, at_least(2)]=10, # of the Gaussian around the end; one has no variance
+        width:NonNegative=.01, # its standard deviation
+        batch:Count=1000, # real images in a step
+        weights:Annotated[str, one_of(WEIGHTS)]='sums', # Eq. 4; 'means' is Algorithm 4 as printed
         augment:str='', # strategy of siamese augmentation: a draw for each step, one for coreset and real images
        ): # `loss(coreset, gen) -> scalar`
     "Reverse KL from a Gaussian around the end of a descent (Eq. 4, Algorithm 4)"
-    if L < 0 or samples < 2: raise ValueError(f"L, samples: found {L} and {samples}; expected 0 or more steps and 2 or more samples, as one has no variance")
     aug, weigh = augmentation(augment), choose(weights, WEIGHTS, 'weights')
     def loss(S:Coreset, gen:Generator):
-        theta_k, _ = setup.experts.draw(gen, 0, (0, k_max))
-        end = follow(setup.energy, theta_k.to(S.x.device), S, L, alpha, aug, gen)
-        M, D = len(S.x), some(setup.data, batch, gen, S.x.device)
+        theta_k, _ = task.experts.draw(gen, 0, (0, k_max))
+        end = follow(task.energy, theta_k.to(S.x.device), S, L, alpha, aug=aug, gen=gen)
+        M, D = len(S.x), some(task.data, batch, gen, S.x.device)
         both = aug(torch.cat([S.x, D.x]), gen)
-        x, D, (u, v) = both[:M], D._replace(x=both[M:].detach()), weigh(M, len(D.x), len(setup.data.train.y))
-        thetas, of_S = [near(end, width, gen) for _ in range(samples)], lambda x, theta: u*setup.loss(theta, S._replace(x=x))
-        with torch.no_grad(): a = torch.stack([of_S(x, theta) - v*setup.loss(theta, D) for theta in thetas])
-        terms = [lambda x, c=c, theta=theta: c*of_S(x, theta) for c,theta in zip((a - a.mean())/(samples-1), thetas)]
-        return with_gradient(a.var()/2, one_by_one(terms, x)[1], x)/(M*u) # the outer loop multiplies by M
+        x, D, (u, v) = both[:M], D._replace(x=both[M:].detach()), weigh(M, len(D.x), len(task.data.train.y))
+        moving, thetas = learned(S._replace(x=x)), [near(end, width, gen) for _ in range(samples)]
+        of_S = lambda theta, *ts: u*task.loss(theta, S._replace(**dict(zip(moving, ts))))
+        with torch.no_grad(): a = torch.stack([of_S(theta, *moving.values()) - v*task.loss(theta, D) for theta in thetas])
+        terms = [lambda *ts, c=c, theta=theta: c*of_S(theta, *ts) for c,theta in zip((a - a.mean())/(samples-1), thetas)]
+        pairs = zip(one_by_one(terms, *moving.values())[1:], moving.values())
+        return with_gradient(a.var()/2, *(v for pair in pairs for v in pair))/(M*u) # the outer loop multiplies by M
     return loss
 
 # %% ../../nbs/43_rkl.ipynb #42bf1952
