@@ -379,11 +379,12 @@ QUICK = dict(shape='digits', net='convnet:width=16,depth=2', ipc=1, L=10, images
              contenders='published recipe,trajectory matching,forward KL,one by one,ours,floor')
 
 def bpc_bench(quick:bool=False, # digits, a narrow network, float32 only: under a minute
-              json:str=None, # file of JSON lines to add the result to, e.g. results/bench.jsonl
+              out:str=None, # file of JSON lines to add the result to, e.g. results/bench.jsonl
+              json:bool=False, # print one JSON object
               **given): # of `bench`
     "Time and memory of a step, an epoch and students, beside other recipes and the floor"
     found = bench(**(QUICK if quick else {}) | given)
-    if json:
-        Path(json).parent.mkdir(parents=True, exist_ok=True)
-        with open(json, 'a') as f: f.write(dumps(found) + '\n')
-    return report(found)
+    if out:
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        with open(out, 'a') as f: f.write(dumps(found) + '\n')
+    return found if json else report(found)

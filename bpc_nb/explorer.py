@@ -418,4 +418,5 @@ def bpc_explore(run:str=None, # a run's folder (default: the newest in runs/)
             p.wait()
         except KeyboardInterrupt: pass
         finally: p.terminate(); p.wait()
-    return '' if not p.returncode or p.returncode < 0 else f'Voila ended with exit code {p.returncode}'
+    if (p.returncode or 0) > 0: raise OSError(f'explore: Voila ended with exit code {p.returncode}')
+    return ''

@@ -377,11 +377,13 @@ def picked(file, # grid file
 def grid(file, # grid file (TOML)
          results:str='results', # folder for lines and coresets; lines go to NAME.jsonl for a file NAME.toml
          root=None, # where data sets are looked for
-         runs:str='runs', # folder for unfinished runs, so that they resume
+         runs:str='runs', # folder for unfinished runs, so that they resume; those for another folder than `results` have one of their own in it
          only:str='', # how the names of the cells to run begin, separated by commas; the tables print them
          minutes:float=None, # stop after so long, and go on with the next call
          device='auto', progress:bool=True) -> list: # all lines of the grid
     "Run the cells of a grid file that have no line yet; those marked `gpu` wait for one"
+    if Path(results).resolve()!=Path('results').resolve(): # another folder has runs of its own: "again" measures anew
+        runs = Path(runs)/f'{Path(results).name}-{named(str(Path(results).resolve()))}'
     path, end, device = Path(results)/f'{Path(file).stem}.jsonl', time.monotonic() + 60*(float('inf') if minutes is None else minutes), auto(device)
     todo, bars = picked(file, only), progress and rank()==0
     def say(n, cell):

@@ -80,11 +80,12 @@ def bpc_scale(ipc:int=10, # images per class
               bf16:bool=False, # convolutions and products in bfloat16
               compile:bool=False, # fuse what lies between them; needs a C++ compiler
               device:str='auto', # cpu, cuda or auto
-              json:str=None): # file of JSON lines to add the result to, e.g. results/scale.jsonl
+              out:str=None, # file of JSON lines to add the result to, e.g. results/scale.jsonl
+              json:bool=False): # print one JSON object
     "Time of an outer step on as many ranks as torchrun starts"
     r = measure(ipc, L, (1,8,8) if quick else (3,32,32), net, steps, bf16, compile, auto(device))
     def write():
-        Path(json).parent.mkdir(parents=True, exist_ok=True)
-        with open(json, 'a') as f: f.write(dumps(r) + '\n')
-    if json: once(write)
-    return report(r)
+        Path(out).parent.mkdir(parents=True, exist_ok=True)
+        with open(out, 'a') as f: f.write(dumps(r) + '\n')
+    if out: once(write)
+    return r if json else report(r)

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fastcore.docments import docments
 from PIL import Image
 
-from bpc_nb import __version__, cli
+from bpc_nb import __version__, cli, explorer
 from bpc_nb.core import Coreset, registry
 from bpc_nb.data import load
 from bpc_nb.distill import outer
@@ -16,6 +17,8 @@ from bpc_nb.evaluate import PROTOCOLS
 from bpc_nb.experts import experts as make_experts
 from bpc_nb.methods import cd
 from bpc_nb.plan import plan
+from bpc_nb.predictive import PROTOCOLS as POSTERIORS
+from bpc_nb.zoo import load_coreset
 from conftest import NET, TINY
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,14 +47,53 @@ def test_every_option_has_a_comment_and_every_command_json(bpc, command):
 def test_help_of_distill_is_grouped_and_complete(bpc):
     out = bpc('distill', '--help')[1]
     titles = re.findall(r'^(\S.*):$', out, re.M)
-    assert titles == ['what', 'options', 'run', 'loop', 'energy', 'method [methods that take it]', 'data']
+    assert titles == ['what', 'options', 'method cd', 'run', 'loop', 'energy', 'data']
     skip = dict.fromkeys(['state', 'record', 'progress', 'source', 'seed'])
-    for f in (outer, energy, load, *(m.make for m in registry().values())):
+    for f in (outer, energy, load, registry()['cd'].make):
         for k, p in inspect.signature(f).parameters.items():
             if p.default is p.empty or k in skip: continue
             assert re.search(rf"--{k.replace('_', '-')}[ ,]", out), k
     said = ' '.join(out.split())
-    assert re.search(r'--L N .*\[cd, [^]]*\] \(default: 20\)', said) and re.search(r'--seed N .*\(default: 0\)', said) and '(default: 0.99)' in said
+    assert re.search(r'--L N steps of the chain.*\(default: 20\)', said) and re.search(r'--seed N .*\(default: 0\)', said) and '(default: 0.99)' in said
+    assert out.endswith('\n\nOptions of another method: bpc distill --method NAME --help\n\n')
+
+
+def section(out, title): # flag -> what help says of it
+    lines = re.search(rf'^{re.escape(title)}:\n((?:  .*\n)+)', out, re.M)
+    return {e.split()[0].rstrip(','): ' '.join(e.split()) for e in re.split(r'^  (?=--)', lines[1], flags=re.M) if e.strip()} if lines else {}
+
+
+@pytest.mark.parametrize('command', ['distill', 'plan'])
+@pytest.mark.parametrize('method', registry())
+def test_help_of_a_method_is_its_own(command, method, bpc):
+    "Each option that its function has, no other, with the default and the comment of its own signature"
+    code, out, err = bpc(command, f'--method={method}', '--help')
+    own = {k: p.default for k, p in inspect.signature(registry()[method].make).parameters.items() if p.default is not p.empty}
+    said, notes = section(out, f'method {method}'), docments(registry()[method].make)
+    assert said.keys() == {'--' + k.replace('_', '-') for k in own}
+    for k, default in own.items():
+        text = said['--' + k.replace('_', '-')]
+        assert ' '.join((notes[k] or '').split()) in text and len(text.split()) > 3 # no option without a comment
+        assert text.endswith(f' (default: {default})') if default not in (None, '') else '(default' not in text
+    assert registry()[method].learns == bool(section(out, 'loop')) == bool(section(out, 'energy'))
+
+
+def test_one_name_in_two_methods(bpc):
+    said = lambda method, flag: section(bpc('distill', '--method', method, '--help')[1], f'method {method}')[flag]
+    assert said('cd', '--T').endswith('(default: 2)') and said('fkl', '--T').endswith('Kim et al.: 1 (default: 1)')
+    assert "standard deviation of the coreset's Gaussian" in said('fkl', '--width') and 'Gaussian kernel' in said('kernel-herding', '--width')
+
+
+def test_words_are_read_as_the_method_reads_them(refused, monkeypatch):
+    "`L` is text here, `every` a share and no number of steps"
+    def make(setup, L:str='long', # how far
+             every:float=.5): # of what
+        "A method with names that others use"
+    monkeypatch.setitem(cd.METHODS, 'mine', registry()['cd']._replace(make=make))
+    assert cli.parse('distill --method mine --L short --every .25'.split())[1] == dict(data='digits', method='mine', L='short', every=.25)
+    refused('distill', '--L', 'short', parts="'short' is not a whole number")
+    refused('distill', '--L', 'short', '--method', 'positive-only', parts='--L is an option of cd, ')
+    refused('plan', '--method', 'random', '--steps', 5, parts=('--steps is an option of cafe, ', '; random takes none of its own'))
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -77,13 +119,14 @@ def test_every_option_reaches_its_function(monkeypatch):
     loaded = {o.flag for o in cli.loading().values()}
     for m in registry():
         words, takes = [], cli.options(registry()[m].make)
-        for a in cli.parser('distill')._actions:
+        for a in cli.parser('distill', m)._actions:
             if not a.option_strings or a.dest in ('help', 'debug', 'method', 'json', 'experts') or a.option_strings[0] in loaded: continue
-            if a.dest in cli.by_method() and a.dest not in takes: continue
             words += [a.option_strings[0], *value(a)]
         assert cli.main(['distill', 'digits', '--method', m, '--json', *words]) == 0
         assert takes.keys() <= seen.keys()
-        assert {k for k in seen if k not in inspect.signature(cli.distill).parameters} >= cli.options(outer, ('seed', 'streams', 'state', 'record', 'progress')).keys() | cli.options(energy).keys()
+        if not registry()[m].learns: continue
+        handed = {k for k in seen if k not in inspect.signature(cli.distill).parameters}
+        assert handed >= cli.options(outer, ('seed', 'streams', 'state', 'record', 'progress')).keys() | cli.options(energy).keys()
     assert cli.options(make_experts, ('progress', 'after')).keys() <= {a.dest for a in cli.parser('experts')._actions}
 
 
@@ -107,11 +150,29 @@ def test_list(bpc):
     assert re.match(r'methods .*\bcd, ', bpc('list')[1])
 
 
+def test_a_word_without_a_name_is_marked_in_the_table(bpc, refused, monkeypatch):
+    "and has nothing to do with how the function calls it"
+    def named(file:str='none', json=False): return [file]
+    monkeypatch.setitem(cli.COMMANDS, 'list', cli.Command(named))
+    assert bpc('list', '--file', 'a')[1] == '["a"]\n'
+    refused('list', 'a', parts="unexpected 'a'")
+    def marked(thing, # without a default
+               json=False): return [thing]
+    monkeypatch.setitem(cli.COMMANDS, 'list', cli.Command(marked, 'thing'))
+    assert bpc('list', 'a')[1] == '["a"]\n'
+    refused('list', parts='THING is missing; usage: bpc list THING [OPTIONS]')
+
+
+def test_cells_are_short_and_lines_fit():
+    cells = [c.split('\n', 1)[1] for c in re.split(r'^# %% \.\.', (ROOT/'bpc_nb'/'cli.py').read_text(), flags=re.M)[1:]]
+    assert max(len(c.strip().splitlines()) for c in cells) <= 30 and max(len(l) for c in cells for l in c.splitlines()) <= 140
+
+
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 def test_unforeseen_error_is_one_line_and_exit_code_1(bpc, monkeypatch):
     def broken(json=False): raise RuntimeError('two\nlines')
-    monkeypatch.setitem(cli.COMMANDS, 'list', (broken, dict))
+    monkeypatch.setitem(cli.COMMANDS, 'list', cli.Command(broken))
     assert bpc('list') == (1, '', 'bpc: RuntimeError: two lines (--debug shows where)\n')
     with pytest.raises(RuntimeError): cli.main(['list', '--debug'])
 
@@ -197,7 +258,7 @@ def test_evaluate_loads_the_split_that_the_coreset_was_made_with(home, tmp_path)
 def test_grid_runs_each_cell_once(bpc, experts):
     Path('few.toml').write_text(f'[[cells]]\nmethod = "positive-only"\nnet = "{NET}"\nsteps = 10\nevery = 10\nselect_runs = 1\nruns = 1\nprotocol = "quick"\nexperts = {{n = 1, epochs = 12, batch = 256}}\n')
     code, out, err = bpc('grid', 'few.toml', '--json')
-    assert (code, err) == (0, '') and SCORES <= json.loads(out).keys()
+    assert (code, err) == (0, '') and [SCORES <= r.keys() for r in json.loads(out)] == [True]
     assert bpc('grid', 'few.toml', '--json')[1] == out
 
 
@@ -214,6 +275,45 @@ def test_demo_twice(bpc, monkeypatch):
     assert torch.equal(Coreset.load('runs/demo/coreset.safetensors').x, __import__('safetensors.torch').torch.load(first)['x'])
     code, out, err = bpc('demo', '--out', 'runs/demo') # a folder that was named is not overwritten
     assert code == 2 and 'holds a run already' in err
+
+
+def strict(text): # what any reader of JSON can read
+    def no(word): raise ValueError(f"{word} is no JSON")
+    return json.loads(text, parse_constant=no)
+
+
+SHORT = f'--net {NET} --select-runs 1 --experts n=1,epochs=3 --device cpu'
+CELL = f'method = "positive-only"\nnet = "{NET}"\nsteps = 5\nevery = 5\nselect_runs = 1\nruns = 1\nprotocol = "quick"\nexperts = {{n = 1, epochs = 12}}\n'
+AS_JSON = dict( # command -> words that make it cheap
+    distill=f'digits --L 2 --T 1 --k-max 2 --steps 2 --every 2 {SHORT}', plan=f'digits --L 2 --T 1 --k-max 2 --steps 2 --every 2 {SHORT}',
+    evaluate='s.safetensors --runs 1 --control', predictive='s.safetensors --protocol ensemble', experts=f'digits --net {NET} --n 1 --epochs 1', show='s.safetensors',
+    explore='runs/one --stay', data='digits', list='', grid='two.toml --device cpu', search='two.toml --device cpu', transfer='s.safetensors --nets mlp:width=8;mlp:width=9 --protocol quick --runs 1',
+    whole='digits --net mlp:width=8 --protocol quick --epochs 1 --runs 1', tables='', zoo='', bench='--quick --kinds students --contenders floor --repeats 1 --out b.jsonl',
+    scale='--quick --L 1 --steps 1 --out s.jsonl', demo='', doctor='', completion='')
+
+
+@pytest.mark.parametrize('command', cli.COMMANDS)
+def test_every_command_prints_one_json_document(command, bpc, monkeypatch):
+    for protocol in 'quick', 'dc': monkeypatch.setitem(PROTOCOLS, protocol, dict(epochs=2, lr=.02))
+    monkeypatch.setitem(POSTERIORS, 'ensemble', dict(sampler='ensemble', chains=2))
+    monkeypatch.setitem(cd.RECIPES, ('digits', 1), dict(net=NET, L=2, T=2, k_max=2, steps=2, every=2, select_runs=1, experts=dict(n=1, epochs=4)))
+    monkeypatch.setattr(explorer, 'served', lambda page, port, log: subprocess.Popen([sys.executable, '-c', '']))
+    load_coreset('digits', ipc=1).save('s.safetensors')
+    Path('two.toml').write_text('[[cells]]\nseed = [0, 1]\n' + CELL)
+    if command == 'explore': assert bpc('distill', *AS_JSON['distill'].split(), '--out', 'runs/one')[0] == 0
+    code, out, err = bpc(command, *AS_JSON[command].split(), '--json')
+    assert (code, err) == (0, ''), err
+    found = strict(out)
+    assert found and isinstance(found, list) == (command in ('grid', 'transfer')), found
+    if command in ('grid', 'transfer'): assert len(found) == 2
+    for name in ['b.jsonl']*(command == 'bench') + ['s.jsonl']*(command == 'scale'): assert strict(Path(name).read_text()) == found
+
+
+def test_a_server_that_fails_is_an_error_and_not_part_of_the_json(bpc, monkeypatch):
+    monkeypatch.setattr(explorer, 'served', lambda page, port, log: subprocess.Popen([sys.executable, '-c', 'raise SystemExit(3)']))
+    assert bpc('distill', *AS_JSON['distill'].split(), '--out', 'runs/one')[0] == 0
+    code, out, err = bpc('explore', 'runs/one', '--stay', '--json')
+    assert (code, err) == (2, 'bpc: explore: Voila ended with exit code 3\n') and strict(out).keys() == {'url', 'run'}
 
 
 # --- before a run ----------------------------------------------------------------------------------------------------
@@ -241,7 +341,7 @@ def test_plan_takes_the_words_of_distill_and_is_near_what_the_run_takes(bpc):
 def test_bench_adds_one_line(bpc):
     assert cli.parse('bench --ipc 1,10 --L 5 --kinds step'.split())[1] == dict(ipc=(1, 10), L=5, kinds='step')
     Path('bench.jsonl').write_text('{"rows": []}\n')
-    code, out, err = bpc(*'bench --quick --kinds students --contenders ours,floor --repeats 1 --json bench.jsonl'.split())
+    code, out, err = bpc(*'bench --quick --kinds students --contenders ours,floor --repeats 1 --out bench.jsonl'.split())
     assert (code, err) == (0, '') and 'students: digits, ipc 1' in out
     _, found = map(json.loads, Path('bench.jsonl').read_text().splitlines())
     assert [r['contender'] for r in found['rows']] == ['ours', 'floor'] and all(r['seconds_median'] > 0 and r['peak_mb'] >= 0 for r in found['rows'])

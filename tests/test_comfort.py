@@ -1,11 +1,13 @@
 """Progress, pictures in the terminal, completion, TensorBoard, the doctor, and what to do next."""
 import io, json, shutil, subprocess, sys
+from configparser import ConfigParser
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 
-from bpc_nb import cli, distill
+from bpc_nb import cli, distill, doctor
 from bpc_nb.cli import main
 from conftest import TINY
 
@@ -85,7 +87,7 @@ def test_completion(bpc):
     assert (code, err) == (0, '')
     tab = partial(completed, 'bash', script, 'bpc')
     assert tab('dis') == ['distill'] and tab('ex') == ['experts', 'explore'] and {*tab('')} == {*cli.COMMANDS}
-    assert tab('distill', '--temp') == ['--temperature'] and tab('show', '--ou') == ['--out'] and tab('show', '--temp') == []
+    assert tab('distill', '--temp') == ['--temperature'] and tab('plan', '--sampl') == ['--samples'] and tab('show', '--ou') == ['--out'] and tab('show', '--temp') == []
     assert 'cd' in tab('distill', 'digits', '--method', '') and tab('distill', 'dig') == ['digits']
     Path('my.safetensors').write_text('')
     assert tab('show', 'my') == ['my.safetensors']
@@ -106,3 +108,26 @@ def test_doctor(bpc, monkeypatch, tmp_path):
     code, out, err = bpc('doctor')
     assert code == 2 and 'packages' in out and err == 'bpc: BPC_DATA names no folder: /no/such/folder\n'
     assert json.loads(bpc('doctor', '--json')[1])['wrong'] == ['BPC_DATA names no folder: /no/such/folder']
+
+
+def test_doctor_knows_what_the_package_needs(bpc, monkeypatch):
+    "from its metadata, which come from settings.ini, and not from a list of its own"
+    monkeypatch.delenv('BPC_DATA', raising=False)
+    ini = ConfigParser()
+    ini.read(Path(__file__).resolve().parents[1]/'settings.ini')
+    found = json.loads(bpc('doctor', '--json')[1])
+    assert {n + p['needs'] for n, p in found['packages'].items()} == {*ini['DEFAULT']['requirements'].split()} and found['extras'].keys() >= {'arviz', 'explorer'}
+    monkeypatch.setattr(doctor, 'requires', lambda name: ['torch>=99', 'numpy>=1.0', 'no-such-package', 'no-such-extra>=2; extra == "arviz"'])
+    code, out, err = bpc('doctor')
+    assert code == 2 and f"no-such-package is not installed, any version is needed: pip install -U 'no-such-package'" in err and 'extra       arviz: no no-such-extra>=2\n' in out
+    assert f"torch is {version('torch')}, >=99 is needed" in err and f"numpy {version('numpy')} (satisfies >=1.0)" in out and f"torch {version('torch')} (does not satisfy >=99)" in out
+
+
+@pytest.mark.parametrize('lacks', ['the distribution', 'packaging'])
+def test_doctor_without_metadata(lacks, bpc, monkeypatch):
+    monkeypatch.delenv('BPC_DATA', raising=False)
+    def none(name): raise PackageNotFoundError(name)
+    if lacks == 'packaging': monkeypatch.setitem(sys.modules, 'packaging.requirements', None)
+    else: monkeypatch.setattr(doctor, 'requires', none)
+    code, out, err = bpc('doctor')
+    assert (code, err) == (0, '') and 'packages    what is needed is not known here: bpc_nb is not installed' in out

@@ -108,6 +108,23 @@ def test_stopped_and_gone_on(bpc, file, monkeypatch):
     assert bpc('grid', path, '--device', 'cpu', '--json')[0] == 0 and looks == [5, 10, 15, 20]
 
 
+def test_another_folder_of_results_measures_anew(bpc, file, tmp_path, monkeypatch):
+    "and not what a run for the first folder has left; a second call for the same folder resumes"
+    file('method = "positive-only"\n' + CELL)
+    seen, distill = [], grid.distill
+    def look(*a, out, resume, **kw):
+        seen.append((out.relative_to('runs').parts, resume))
+        return distill(*a, out=out, resume=resume, **kw)
+    monkeypatch.setattr(grid, 'distill', look)
+    folders = 'results', 'again', 'other/again'
+    rows = {r: json.loads(bpc('grid', 'g.toml', '--results', r, '--json', '--device', 'cpu')[1])[0] for r in folders}
+    key = rows['results']['key']
+    assert seen[0] == ((key,), False) and [(len(at), at[1:], resume) for at, resume in seen[1:]] == [(2, (key,), False)]*2 and len({at for at, _ in seen}) == 3
+    assert len({str(r['accuracy_runs']) for r in rows.values()}) == 1
+    Path('again/g.jsonl').unlink() # the same words go on from there, by either name of the folder
+    assert bpc('grid', 'g.toml', '--results', tmp_path/'again', '--device', 'cpu')[0] == 0 and seen[3] == (seen[1][0], True)
+
+
 def test_bad_files(refused, file):
     good = 'method = "cd"\n' + CELL
     refused('grid', file(good, 'sed = 3'), parts=('line 12', "unknown 'sed'", "did you mean 'seed'?"))
@@ -124,19 +141,19 @@ def test_a_line_that_was_cut_off_runs_again(bpc, file, tmp_path):
     lines.write_text(lines.read_text()[:-30])
     code, out, err = bpc('grid', path, '--json', '--device', 'cpu')
     assert code == 0 and err == 'bpc: results/g.jsonl, line 2 was cut off or is no line of results; it is skipped, and its cell runs again\n'
-    scores = lambda out: [(r['key'], r['accuracy_runs']) for r in map(json.loads, out.splitlines())]
+    scores = lambda out: [(r['key'], r['accuracy_runs']) for r in json.loads(out)]
     assert scores(out) == scores(first) and len(lines.read_text().splitlines()) == 2
     assert bpc('grid', path, '--json', '--device', 'cpu') == (0, out, '')
 
 
 def test_transfer_and_a_coreset_that_was_changed(bpc, refused, file, tmp_path):
     path = file('method = "positive-only"\nnets = ["mlp:width=8"]\n' + CELL)
-    row, = map(json.loads, bpc('grid', path, '--json', '--device', 'cpu')[1].splitlines())
+    row, = json.loads(bpc('grid', path, '--json', '--device', 'cpu')[1])
     line, = map(json.loads, (tmp_path/'results'/'transfer.jsonl').read_text().splitlines())
     at = tmp_path/'results'/'coresets'/f"{row['key']}.safetensors"
     assert (line['coreset'], line['net'], line['made_with']) == (row['coreset'], 'mlp:width=8', NET) and 'accuracy_mean_random' in line
     words = 'transfer', at, '--nets', 'mlp:width=8', '--protocol', 'quick', '--runs', 1, '--json'
-    assert json.loads(bpc(*words)[1]) == line # has its line already
+    assert json.loads(bpc(*words)[1]) == [line] # has its line already
     S = Coreset.load(at)
     S._replace(x=-S.x).save(at)
     refused('grid', path, '--device', 'cpu', parts=('is not the file that its line', row['key']))

@@ -145,12 +145,12 @@ def test_cells_are_dealt(on, bpc, tmp_path):
     (tmp_path/'g.toml').write_text(f'[[cells]]\nmethod = "positive-only"\nseed = [0, 1, 2]\nnet = "{NET}"\nsteps = 10\nevery = 10\nselect_runs = 1\nruns = 1\nprotocol = "quick"\nexperts = {{n = 1, epochs = 12, batch = 256}}\n')
     codes, out, err = on(2, 'grid', 'g.toml', '--json', '--results', 'many')
     assert codes == [0, 0]
-    rows = lambda text: {r['key']: r['accuracy_runs']+r['accuracy_runs_random'] for r in map(json.loads, text.splitlines())}
+    rows = lambda text: {r['key']: r['accuracy_runs']+r['accuracy_runs_random'] for r in json.loads(text)}
     assert rows(out) == rows(bpc('grid', 'g.toml', '--json', '--results', 'one', '--runs', 'again')[1]) and len(rows(out)) == 3
 
 
 def test_time_of_a_step(on, tmp_path):
-    codes, out, err = on(2, 'scale', '--quick', '--L', 2, '--steps', 2, '--json', 's.jsonl')
+    codes, out, err = on(2, 'scale', '--quick', '--L', 2, '--steps', 2, '--out', 's.jsonl')
     r, = map(json.loads, (tmp_path/'s.jsonl').read_text().splitlines())
     assert (codes, err) == ([0, 0], '') and (r['ranks'], r['bytes']) == (2, 8*6401) and 0 < r['sum_seconds'] < 60 and out.count('\n') == 1
 

@@ -173,7 +173,6 @@ def kernel_herding(task:Task, features:Annotated[str, one_of(FEATURES)]='net', #
                    width:Positive=1., # of the Gaussian kernel, in units of the spread of a class
                   ): # `(coreset, gen) -> coreset`
     "Herding with a Gaussian kernel, which sees more of a class than its mean"
-    if width <= 0: raise ValueError(f"width: found {width}; expected a number above 0")
     return choice(task, features, lambda f, m, gen: kernel_herded(f, m, width))
 
 def k_center(task:Task, features:Annotated[str, one_of(FEATURES)]='net', # as in `herding`
