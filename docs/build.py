@@ -6,8 +6,11 @@ The figures are those that the notebooks are committed with; that their code sti
 Every warning is an error, and names the chapter and the cell.
 """
 import ast, io, os, re, sys, tokenize
+from concurrent.futures import ProcessPoolExecutor
 from fnmatch import fnmatch
+from functools import partial
 from html.parser import HTMLParser
+from multiprocessing import get_context
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -59,23 +62,28 @@ def refuse_errors(stem, nb):
         for o in c.get('outputs', ()):
             if o.output_type=='error': raise Broken(f'{where(stem, i, c)}: {o.ename}: {o.evalue}')
 
-def execute(stem, nb):
+def execute(stem, nb, folder=None): # folder: where it runs; None: nbs/
     "Run the cells that tests run and keep what they show"
     from execnb.shell import CaptureShell
-    os.chdir(NBS); os.environ['IN_TEST'] = '1'
+    folder = folder or NBS
+    os.chdir(folder); os.environ['IN_TEST'] = '1'
     skip = {'notest','slow','gpu','data'}
-    shell = CaptureShell(path=str(NBS))
+    shell = CaptureShell(path=str(folder))
     for c in nb.cells:
         d = directives(c)
         if c.cell_type!='code' or skip & d.keys() or d.get('eval')=='false': continue
         c.outputs = nbformat.from_dict(shell.run(c.source))
         if shell.exc: return
 
-def execute_all(stems) -> dict: # stem -> notebook; each in a process of its own, two at a time
-    from multiprocessing import get_context
-    import torch # once, for all
-    torch.set_num_threads(1)
-    with get_context('fork').Pool(2, maxtasksperchild=1) as pool: return dict(zip(stems, pool.starmap(read, [(s, True) for s in stems], chunksize=1)))
+def processes():
+    "Two at a time, a new one for each notebook, which begins with what most of them import"
+    os.environ.setdefault('OMP_NUM_THREADS', '1') # more threads than the machine has cores cost minutes
+    context = get_context('forkserver')
+    context.set_forkserver_preload(['torch', 'torchvision', 'matplotlib.pyplot', 'sklearn.datasets', 'execnb.shell', 'nbformat', 'yaml'])
+    return ProcessPoolExecutor(2, context, max_tasks_per_child=1)
+
+def execute_all(stems) -> dict: # stem -> notebook
+    with processes() as pool: return dict(zip(stems, pool.map(partial(read, run=True), stems)))
 
 
 # --- what is defined where -----------------------------------------------------------------------------------------------------
