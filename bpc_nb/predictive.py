@@ -175,7 +175,7 @@ def ready(coreset, data, net, device): # as in `predictive`
     return examples_of(coreset, device), data, net
 
 # %% ../nbs/32_predictive.ipynb #43eb90e9
-def by_posterior(protocol:str, # a name in `PROTOCOLS`
+def by_posterior(protocol:str, /, # a name in `PROTOCOLS`
                  S:Coreset, # what students see
                  data:Data, net:Network,
                  seed:tuple, # (of the task, what for); on every part and for every coreset the chains have the same draws
@@ -185,6 +185,7 @@ def by_posterior(protocol:str, # a name in `PROTOCOLS`
                  **given, # settings of the protocol that are to be different
                 ) -> list: # a row for each run
     "The posterior predictive of a coreset"
+    for k in given: choose(k, settings(protocol, 1), f"option of {protocol}")
     return [judged(S, data, net, (seed[0], r) if r else seed[0], part, protocol, tick is not None, **given) for r in runs]
 
 EVALUATORS = {p: partial(by_posterior, p) for p in PROTOCOLS}
