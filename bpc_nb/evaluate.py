@@ -159,16 +159,19 @@ def evaluate(coreset:Coreset, # what to judge
     "Metrics of a coreset by an evaluator, over several runs"
     f, options, runs = asked(evaluator, dict(runs=runs, protocol=protocol) | options)
     S, data, net = matched(coreset, data, net)
-    ipc, eight, y = max(1, len(S.x)//data.K), S.quantised() if eight_bit else S, getattr(data, choose(part, ('train','held','test'), 'part')).y
+    test, ipc = getattr(data, choose(part, ('train','held','test'), 'part')), max(1, len(S.x)//data.K)
+    eight = S.quantised() if eight_bit else S
     same = torch.allclose(eight.x, S.x, atol=1e-5) # as real images from a file are
     with counted((2 - same + control)*len(share(range(runs))), evaluator, progress) as tick:
-        judge = lambda S, some, name=part: f(examples_of(S, device), data, net, (seed, name), part, some, tick, **options) # never the students that chose the coreset
+        def judge(S, some, name=part): # never the students that chose the coreset
+            return f(examples_of(S, device), data, net, (seed, name), part, some, tick, **options)
+        def control_of(some): return [r for i in some for r in judge(data.draw(ipc, stream(seed, 'control', i)), [0], (part, i))]
         rows = dealt(partial(judge, S), range(runs))
         out = means(rows) | facts(rows)
         if eight_bit: out |= means(rows if same else dealt(partial(judge, eight), range(runs)), '_8bit')
-        if control: out |= means(dealt(lambda some: [r for i in some for r in judge(data.draw(ipc, stream(seed, 'control', i)), [0], (part, i))], range(runs)), '_random')
+        if control: out |= means(dealt(control_of, range(runs)), '_random')
     labels = 'soft' if S.y.is_floating_point() else 'hard'
-    return out | dict(evaluator=evaluator, net=net.name, runs=runs, seed=seed, part=part, n_test=len(y), labels=labels)
+    return out | dict(evaluator=evaluator, net=net.name, runs=runs, seed=seed, part=part, n_test=len(test.y), labels=labels)
 
 # %% ../nbs/31_evaluate.ipynb #2baffb9a
 EVALUATORS = dict(students=by_students)

@@ -18,7 +18,7 @@ from .core import Coreset, choose, stream
 from .data import Data
 from .evaluate import PROTOCOLS, students
 from .metrics import Diverged, summary
-from .networks import Network, network, to_module
+from .networks import Network, to_module
 
 # %% ../nbs/35_ridge.ipynb #cd53b014
 def factor(phi:Tensor, # features of the coreset (M,D)
@@ -89,7 +89,7 @@ def features(net:Network, theta:Tensor, # (P,)
     "What the last linear layer of a network sees"
     module, seen = to_module(net, theta, stats).requires_grad_(False), []
     linear = [m for m in module.modules() if isinstance(m, nn.Linear)]
-    if not linear: raise ValueError(f"net: {net.name} has no linear layer, and features are what the last one sees; take another network")
+    if not linear: raise ValueError(f"net: {net.name} has no linear layer, and features are what the last one sees")
     linear[-1].register_forward_pre_hook(lambda m, args: seen.append(args[0].flatten(1).double()))
     def of(x:Tensor):
         seen.clear()
@@ -107,7 +107,7 @@ def regressed(S:Coreset, x:Tensor, # what students see; test images (N,C,H,W)
     "One regression on the features of one network"
     of, y, w = features(net, theta, net.stats(theta, S.x)), targets_of(S, K), None if S.w is None else S.w.double()
     phi = of(S.x)
-    if not phi.isfinite().all(): raise Diverged("features: those of the coreset are not finite; the network has diverged, train it with a smaller step")
+    if not phi.isfinite().all(): raise Diverged('features: those of the coreset are not finite; the network has diverged')
     if r is None: r = by_evidence(phi, y, w)
     W, scale, a = ridge(phi, y, r, w), evidence(phi, y, r, w)[1], factor(phi, r, w)[2]
     probs = lambda f: choose(link, LINKS, 'link')(f@W, scale*variance(phi, f, r, w), scale*a)
