@@ -78,8 +78,9 @@ def targets_of(S:Coreset, K:int) -> Tensor: # (M,K) float64
     "One-hot labels less their mean; soft labels and targets as they are"
     return S.y.double() if S.y.is_floating_point() else F.one_hot(S.y, K).double() - 1/K
 
+# from mean (N,K), variance (N,) and noise to probabilities
 LINKS = dict(gaussian=lambda m, s2, noise: (m/(s2 + noise)[:,None]).softmax(1),
-             probit=lambda m, s2, noise: (m/(1 + math.pi/8*s2).sqrt()[:,None]).softmax(1)) # (mean (N,K), variance (N,), noise) -> probabilities
+             probit=lambda m, s2, noise: (m/(1 + math.pi/8*s2).sqrt()[:,None]).softmax(1))
 
 # %% ../nbs/35_ridge.ipynb #3d410c11
 def features(net:Network, theta:Tensor, # (P,)
