@@ -255,7 +255,7 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
     r = evaluate(coreset, data, runs, protocol, net, seed, control=control, evaluator=evaluator, device=auto(device), progress=not json, **set) | dict(data=data.name, coreset=str(file))
     if json: return r
     kinds = [('coreset', ''), ('the same as 8-bit images', '_8bit')] + [('random real images', '_random')]*control
-    who = f"students ({r['net']}), protocol {r['protocol']} ({r['epochs']} epochs)" if evaluator=='students' else f"of {evaluator} ({r['net']})"
+    who = f"students ({r['net']}), protocol {r['protocol']} ({r['epochs']} epochs)" if evaluator=='students' else f"runs of {evaluator} ({r['net']})"
     return table([(k, percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds], ('trained on', 'accuracy, %', 'NLL')) + \
         f"\n{r['runs']} {who}, {r['labels']} labels, {r['n_test']} test images of {r['data']}"
 
