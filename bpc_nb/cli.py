@@ -251,22 +251,26 @@ def data_of(coreset:Coreset, data, given:dict): # data: None, or where they are;
 # %% ../nbs/90_cli.ipynb #3fb08222
 def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
                  data:str=None, # where its data is, or what else to test on (default: as the coreset says)
-                 runs:int=5, # students
-                 protocol:str='quick', # how they are trained: one of `bpc list`
-                 net:str=None, # their architecture (default: the coreset's own)
-                 seed:int=0, # of the students
+                 evaluator:str='students', # who judges: students, ensemble, hmc, a-sghmc, either with -1 for temperature 1, or ridge
+                 runs:int=None, # how many (default: 5 students, 5 networks for ridge, 1 posterior)
+                 protocol:str=None, # how students are trained: one of `bpc list` (default: quick; for ridge, networks are not trained)
+                 set:dict={}, # other options of the evaluator
+                 net:str=None, # architecture (default: the coreset's own)
+                 seed:int=0, # of the runs
                  control:bool=False, # random real images beside it
                  device:str='auto', # cpu, cuda or auto
                  json:bool=False, # print one JSON object
                  **given):
-    "Train fresh students on a coreset and test them"
+    "Judge a coreset on test images: fresh students, a posterior, ridge regression"
+    for k in set.keys() & inspect.signature(evaluate).parameters: raise ValueError(f"set: {k!r} is no option of the evaluator alone; give it as --{k.replace('_', '-')}")
     coreset = Coreset.load(file)
     data = data_of(coreset, data, given)
-    r = evaluate(coreset, data, runs, protocol, net, seed, control=control, device=auto(device), progress=not json)
+    r = evaluate(coreset, data, runs, protocol, net, seed, control=control, evaluator=evaluator, device=auto(device), progress=not json, **set)
     r |= dict(data=data.name, coreset=str(file))
     if json: return r
     kinds = [('coreset', ''), ('the same as 8-bit images', '_8bit')] + [('random real images', '_random')]*control
-    how = "{runs} students ({net}), protocol {protocol} ({epochs} epochs), {labels} labels, {n_test} test images of {data}".format(**r)
+    who = "students ({net}), protocol {protocol} ({epochs} epochs)" if evaluator=='students' else f"runs of {evaluator} ({{net}})"
+    how = ("{runs} " + who + ", {labels} labels, {n_test} test images of {data}").format(**r)
     return table([(k, percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds], ('trained on', 'accuracy, %', 'NLL')) + '\n' + how
 
 # %% ../nbs/90_cli.ipynb #fc82b7f2

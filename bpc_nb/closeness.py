@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .evaluate import predict
-from .metrics import ALL, entropy, summary
+from .metrics import entropy, summary
 from .networks import Network
 from .show import figure, tidy
 from .toy import kl, wasserstein
@@ -84,7 +84,7 @@ def closeness(P, Q, # (D,N,K), (D',N,K) on the same images
     if len(P)<4: raise ValueError(f"P: found {len(P)} draws; at least 4 are needed to compare its halves")
     out = proxies(P, Q) | {f'{k}_floor':v for k,v in proxies(P[::2], P[1::2]).items() if k in ('agreement','total_variation','mmd2')}
     for name,F in dict(p=P, q=Q).items():
-        out |= {f'{k}_{name}':v for k,v in ((summary(F.mean(0), y, ALL)) if y is not None else dict(entropy=entropy(F.mean(0)))).items()}
+        out |= {f'{k}_{name}':v for k,v in (summary(F.mean(0), y) if y is not None else dict(entropy=entropy(F.mean(0)))).items()}
     return out | dict(draws_p=len(P), draws_q=len(Q), n_images=P.shape[1])
 
 # %% ../nbs/33_closeness.ipynb #208400b9

@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Callable, NamedTuple
 
 import torch
@@ -258,13 +257,14 @@ def stream(seed:int, # of the task
     return Generator(device).manual_seed(int.from_bytes(digest[:8], 'big') >> 1)
 
 # %% ../nbs/00_core.ipynb #de735c76
-def registry(pkg:str='methods', # a sub-package of `bpc_nb`
-             name:str='METHODS', # the dict that each of its modules ends with
+def registry(pkg:str='methods', # a sub-package of `bpc_nb`; '': all of it
+             name:str='METHODS', # the literal dict that modules end with
             ) -> dict: # every entry, by name
-    "Merge the literal dicts of every module in `bpc_nb.<pkg>`"
-    path = import_module(f'bpc_nb.{pkg}').__path__
-    mods = (import_module(f'bpc_nb.{pkg}.{m.name}') for m in iter_modules(path))
-    return {k:v for m in mods for k,v in getattr(m, name, {}).items()}
+    "Merge the literal dicts of every module in `bpc_nb.<pkg>` that has one"
+    root = import_module(f'bpc_nb.{pkg}'.rstrip('.'))
+    files = [p.relative_to(folder) for folder in map(Path, root.__path__) for p in sorted(folder.rglob('*.py')) if f'\n{name} = ' in p.read_text(encoding='utf-8')]
+    mods = (import_module('.'.join((root.__name__, *p.with_suffix('').parts))) for p in files)
+    return {k:v for m in mods for k,v in getattr(m, name).items()}
 
 # %% ../nbs/00_core.ipynb #42e0122a
 SIGNS = "can't allocate memory", 'annot allocate memory', 'not enough memory', 'out of memory', 'bad_alloc', 'ALLOC_FAILED'

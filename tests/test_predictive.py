@@ -7,7 +7,7 @@ from torch import Generator
 
 from bpc_nb.core import stream
 from bpc_nb.data import load
-from bpc_nb.metrics import ALL, accuracy, brier, ece, entropy, nll, summary
+from bpc_nb.metrics import accuracy, brier, ece, entropy, nll, summary
 from bpc_nb.networks import network
 from bpc_nb.predictive import average, compat_metrics, predictive, settings
 from bpc_nb.samplers.chains import sample
@@ -36,7 +36,7 @@ def test_torchmetrics(draws):
 
 def test_float64_reference(draws):
     p, y = draws[0].double().mean(0), draws[1]
-    got = summary(draws[0].mean(0), y, ALL)
+    got = summary(draws[0].mean(0), y)
     right = p[torch.arange(N), y]
     one_hot = torch.eye(K, dtype=torch.double)[y]
     expected = dict(nll=-right.log().mean(), brier=((p-one_hot)**2).sum(1).mean(), entropy=-(p*p.log()).sum(1).mean(), accuracy=(p.argmax(1)==y).double().mean())
@@ -49,7 +49,7 @@ def test_float64_reference(draws):
 def test_batches_matter_to_nobody_but_kim2022(draws, batch):
     probs, y = draws
     order = torch.randperm(N, generator=Generator().manual_seed(batch))
-    for k,v in summary(probs.double().mean(0), y, ALL).items(): assert abs(v - summary(probs.double().mean(0)[order], y[order], ALL)[k]) < 1e-9
+    for k,v in summary(probs.double().mean(0), y).items(): assert abs(v - summary(probs.double().mean(0)[order], y[order])[k]) < 1e-9
     theirs = compat_metrics(probs, y, batch)['nll_compat_kim2022']
     assert abs(theirs - nll(probs.double().mean(0), y)) < 1e-6 if batch==1 else theirs > nll(probs.double().mean(0), y) + .005
 
@@ -92,6 +92,6 @@ def test_bad_input():
     S = data.draw(1, stream(0, 'real'))
     alg = hmc(lambda t: t@t/2, .1)
     with pytest.raises(ValueError, match='leaves no draws'): sample(alg, alg.init(torch.zeros(1, 2)), 5, Generator(), burn=5)
-    with pytest.raises(ValueError, match='outside 0..1'): summary([[.5,.5]], [2], ALL)
-    with pytest.raises(ValueError, match='sum is not one'): summary([[.5,.9]], [1], ALL)
+    with pytest.raises(ValueError, match='outside 0..1'): summary([[.5,.5]], [2])
+    with pytest.raises(ValueError, match='sum is not one'): summary([[.5,.9]], [1])
     with pytest.raises(ValueError, match="did you mean 'a-sghmc'"): predictive(S, data, 'a-sghm', 'mlp:width=4')
