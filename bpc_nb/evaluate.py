@@ -12,14 +12,15 @@ from typing import Callable
 import torch
 from torch import Tensor
 
-from .augment import augment as augmentation
+from .augment import augment as augmentation, suited
 from .core import Coreset, choose, stream
 from .data import Data, match, whole
 from .energy import energy
 from .metrics import summary
-from .networks import Network, network, together
+from .networks import Network, default_net, network, together
 from .progress import bar
 from .ranks import dealt, share
+from .spaces import space_of
 from .train import Trained, train
 
 # %% ../nbs/31_evaluate.ipynb #33efbcf8
@@ -37,7 +38,7 @@ def students(coreset:Coreset, # what they see
              epochs:int=300, # passes over the coreset; a tenth of the step after half of them
              lr:float=.01, # of SGD
              momentum:float=.9, weight_decay:float=5e-4, batch:int=256,
-             augment:str='', # strategy of augmentation, a draw for each image; 'flip' is left out for grey images
+             augment:str='', # strategy of augmentation, a draw for each image; 'flip' is left out for grey images, everything for rows
              loss:str='cross_entropy',
              seed:int=0, # of initialisation, order and augmentation
              at_once:bool=None, # all runs in one vectorised pass; None: where that is faster
@@ -46,7 +47,7 @@ def students(coreset:Coreset, # what they see
     "Train `runs` fresh networks on a coreset"
     runs = range(runs) if isinstance(runs, int) else runs
     theta = torch.stack([net.init(stream(seed, 'student', r)) for r in runs]).to(coreset.x.device)
-    if coreset.x.shape[1]==1: augment = '_'.join(a for a in augment.split('_') if a!='flip')
+    augment = suited(augment, coreset.x.shape[1:])
     if at_once is None: at_once = together(net, theta.device)
     tensors = [t for t in (coreset.x, coreset.y, coreset.w) if t is not None]
     state, half = Trained(theta, torch.zeros_like(theta)), epochs//2 + 1
@@ -76,14 +77,14 @@ def evaluate(coreset:Coreset, # what to judge
              seed:int=0, # of the students
              part:str='test', # 'test', or 'held' for selection
              control:bool=False, # random real images beside it
-             eight_bit:bool=True, # the 8-bit round trip beside it
+             eight_bit:bool=True, # the 8-bit round trip beside it, where there is one
              epochs:int=None, # passes of a student; None: as the protocol says
              device='cpu', progress:bool=False) -> dict:
     "Accuracy and NLL of fresh students: mean, standard deviation and every run"
     if runs < 1: raise ValueError(f"runs: {runs} students; at least 1 is needed")
     options, data = choose(protocol, PROTOCOLS, 'protocol') | ({} if epochs is None else dict(epochs=whole('epochs', epochs, 1))), match(data, coreset)
     if coreset.kept is not None: coreset = coreset._replace(transform=data.transform, kept=None)
-    if not isinstance(net, Network): net = network(net or coreset.meta.get('net', 'convnet'), data.shape, data.K)
+    if not isinstance(net, Network): net = network(net or coreset.meta.get('net') or default_net(data.shape), data.shape, data.K)
     x, y = (t.to(device) for t in getattr(data, part))
     def judge(S, runs, name=part): # runs: numbers of students
         S = S._replace(x=S.x.to(device), y=S.y.to(device), w=None if S.w is None else S.w.to(device))
@@ -93,6 +94,7 @@ def evaluate(coreset:Coreset, # what to judge
         acc, nll = (torch.tensor([r[k] for r in rows], dtype=torch.float64) for k in ('accuracy','nll'))
         spread = acc.std().item() if runs > 1 else 0.
         return {f'accuracy_mean{suffix}': acc.mean().item(), f'accuracy_std{suffix}': spread, f'accuracy_runs{suffix}': acc.tolist(), f'nll_mean{suffix}': nll.mean().item()}
+    eight_bit = eight_bit and space_of(coreset.x).eight_bit
     ipc, eight = max(1, len(coreset.x)//data.K), coreset.quantised() if eight_bit else coreset
     same = torch.allclose(eight.x, coreset.x, atol=1e-5) # as real images from a file are
     with bar((2 - same + control)*len(share(range(runs)))*options['epochs'], 'students', 'epoch', show=progress) as seen:

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .augment import augment as augmentation
+from .augment import augment as augmentation, suited
 from .core import Algorithm, Coreset, choose, stream
 from .data import Data, match
 from .energy import energy
 from .evaluate import PROTOCOLS as STUDENTS, SIAMESE, predict, students
 from .metrics import ALL, FLOOR, accuracy, checked, nll, reliability, summary
-from .networks import Network, network
+from .networks import Network, default_net, network
 from .progress import bar
 from .samplers.chains import Chains, sample, with_arviz
 from .samplers.hmc import acceptance, adapt, arrive, field, hmc, kinetic, leapfrog, momenta, start, uniform
@@ -110,8 +110,7 @@ def chains_of(coreset:Coreset, net:Network,
         make = lambda eps: hmc(lambda t: E(t, coreset), eps, steps, temperature=temperature, jitter=.1)
         eps, state = adapt(make, eps, theta, warm, gen) if warm else (eps, make(eps).init(theta))
         return sample(make(eps), state, n, gen, burn, progress=progress, eps=eps)
-    words = [w for w in SIAMESE.split('_') if w!='flip' or coreset.x.shape[1]>1] # a mirrored digit is another digit
-    aug, other = augmentation('_'.join(words)), stream(seed, 'augment', device=coreset.x.device)
+    aug, other = augmentation(suited(SIAMESE, coreset.x.shape[1:])), stream(seed, 'augment', device=coreset.x.device)
     alg = sghmc(lambda t: E(t, coreset._replace(x=aug(coreset.x, other))), eps, friction, temperature, steps)
     return sample(alg, alg.init(theta), n, gen, burn, progress=progress, eps=eps)
 
@@ -162,7 +161,7 @@ def ready(coreset, data, net, device): # as in `predictive`
     "Coreset on the device, data in its model space, the network that it was made with"
     data = match(data, coreset)
     if coreset.kept is not None: coreset = coreset._replace(transform=data.transform, kept=None)
-    if not isinstance(net, Network): net = network(net or coreset.meta.get('net', 'convnet'), data.shape, data.K)
+    if not isinstance(net, Network): net = network(net or coreset.meta.get('net') or default_net(data.shape), data.shape, data.K)
     return coreset._replace(x=coreset.x.to(device), y=coreset.y.to(device), w=None if coreset.w is None else coreset.w.to(device)), data, net
 
 # %% ../nbs/32_predictive.ipynb #458e80c8
@@ -221,7 +220,7 @@ def compat_kim2022(coreset:Coreset, data:Data,
     S, data, net = ready(coreset, data, net, device)
     o = table3(choose(sampler, ('hmc','a-sghmc'), 'sampler'), max(1, len(S.x)//data.K)) | given
     loss, M, gen = energy(net.apply, scale='sum'), len(S.x), stream(seed, 'compat', device=device)
-    words = augmentation(SIAMESE if sampler=='a-sghmc' else '')
+    words = augmentation(SIAMESE if sampler=='a-sghmc' and S.x.ndim==4 else '')
     E = lambda t: loss(t, S._replace(x=words(S.x, gen))) + M*o['prior']*t.norm()
     alg = released(E, o['eps'], o['steps'], o['sigma_r']) if sampler=='hmc' else sghmc(E, o['eps'], o['friction'], o['temperature'], o['steps'])
     c = sample(alg, alg.init(starts('normal', S, net, 1, seed=seed)), o['n'], stream(seed, 'chains', device=device), o['burn'])

@@ -157,7 +157,7 @@ def test_fold_of_a_set_with_a_test_part(tmp_path):
 
 def test_class_with_one_image(tmp_path):
     with pytest.raises(ValueError) as e: load(folder(tmp_path, cat=4, dog=1))
-    sentence(e, "class 'dog' has one image")
+    sentence(e, "class 'dog' has one example")
 
 
 def test_test_class_without_training_images(tmp_path):
