@@ -6,8 +6,8 @@
 __all__ = ['STARTS', 'OPTIMISERS', 'LOOP', 'ENERGY', 'RUN', 'LOOKS', 'HOW', 'Setup', 'Method', 'start_real', 'start_mix',
            'start_noise', 'sgd_step', 'adam_step', 'State', 'save_state', 'load_state', 'streams_of', 'one_each',
            'Learned', 'Staged', 'labelled', 'slope', 'outer_step', 'Episode', 'episode', 'begun', 'outer', 'options_of',
-           'choices', 'known_to', 'recipe', 'starts', 'kind', 'configure', 'buffer_for', 'looks', 'keep_look',
-           'distill', 'how', 'forget', 'begin']
+           'choices', 'known_to', 'recipe', 'starts', 'kind', 'configure', 'of_space', 'buffer_for', 'looks',
+           'keep_look', 'distill', 'how', 'forget', 'begin']
 
 # %% ../nbs/40_distill.ipynb #8a8f6a3d
 import hashlib, inspect, json, math, tempfile, warnings
@@ -21,16 +21,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from .core import Coreset, cache_folder, choose, provenance, registry, save_png, stream, within_memory, write_atomic
-from .data import Data, load, whole
+from .core import Coreset, cache_folder, choose, provenance, registry, stream, within_memory, write_atomic
+from .data import Data, load, of_table, whole
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluate
 from .experts import Buffer, describe, enough, experts as make_experts, open_buffer
 from .fast import accelerate
 from .metrics import Diverged
-from .networks import Network, network
+from .networks import Network, default_net, network
 from .progress import bar as progress_bar
 from .ranks import auto, once, restarts, same_on_all, share, total, world
+from .spaces import preview, space_of
 
 # %% ../nbs/40_distill.ipynb #b355b394
 class Setup(NamedTuple):
@@ -301,6 +302,13 @@ def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of
     return config
 
 # %% ../nbs/40_distill.ipynb #c5703b41
+def of_space(method:str, data:Data, options:dict) -> dict:
+    "Options, with the network and the recipe that a method has for all data which are not images"
+    space = space_of(data.shape)
+    if space.name=='images': return options
+    m = choose(method, registry(), 'method')
+    return dict(net=default_net(data.shape)) | m.recipes.get((space.name, None), {}) | {k:v for k,v in options.items() if v is not None}
+
 def buffer_for(data:Data, net:Network, options:dict, device='cpu', progress=True) -> Buffer:
     "Make or reuse a buffer in the cache, named by what it was made for"
     name = hashlib.sha256(json.dumps(describe(data, net, **options), sort_keys=True).encode()).hexdigest()[:12]
@@ -335,8 +343,8 @@ def distill(method:str='cd', # a name in `bpc list`
     "Learn a coreset: the best one on the held-out part"
     device = auto(device)
     if not isinstance(data, Data): data = load(data)
-    config = configure(method, data.name, ipc, **options)
-    if not len(data.held.y): raise ValueError(f"held_out: no image of {data.name} is held out, and the coreset is chosen on these; pass a larger held_out=, for example held_out=.25, or add images")
+    config = configure(method, data.name, ipc, **of_space(method, data, options))
+    if not len(data.held.y): raise ValueError(f"held_out: no {space_of(data.shape).item} of {data.name} is held out, and the coreset is chosen on these; pass a larger held_out=, for example held_out=.25, or add images")
     start, chooser = starts()[config.get('start', 'real')](data, ipc, stream(seed, 'start')), registry().get(config.get('start'))
     net, m = config['net'], registry()[method]
     needs = m.draws(config) or bool(chooser) and chooser.draws(known_to(chooser))
@@ -357,7 +365,7 @@ def distill(method:str='cd', # a name in `bpc list`
     if buffer: same_on_all({f'finished trajectories in {buffer.folder}': len(buffer.complete)}) # a folder that all of them see
     setup = Setup(E, fast, data, buffer, energy(fast.apply, **of(['loss']), scale='sum'), lambda net: buffer_for(data, net, config['experts'], device, progress))
     loss = m.make(setup, **of(options_of(m.make)))
-    meta = head | dict(net=net.name, experts=buffer and {k:v for k,v in buffer.index.items() if k!='made'}, made=provenance())
+    meta = head | dict(net=net.name, experts=buffer and {k:v for k,v in buffer.index.items() if k!='made'}, made=provenance()) | of_table(data.meta)
     on = start._replace(x=start.x.to(device), y=start.y.to(device), meta=meta)
     if chooser or not m.learns: on = (chooser.make(setup) if chooser else loss)(on, stream(seed, 'choice'))
 
@@ -377,7 +385,7 @@ def distill(method:str='cd', # a name in `bpc list`
         if callback: callback(s, row)
 
     def finish():
-        best.save(out/'coreset.safetensors'); save_png(best, out/'coreset.png')
+        best.save(out/'coreset.safetensors'); preview(best, out/'coreset')
 
     if m.learns and not state: once(seen, on.x, 0, None)
     loop = of(LOOP) | dict(lr=config['lr']/(len(on.x) if config['scale']=='sum' else 1)) if m.learns else dict(steps=0) # a summed energy is M times as steep

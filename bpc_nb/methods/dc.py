@@ -13,7 +13,7 @@ from typing import Callable
 import torch
 from torch import Generator, Tensor
 
-from ..augment import AUGMENTATIONS, augment as augmentation
+from ..augment import AUGMENTATIONS, augment as augmentation, suited
 from ..core import Coreset, stream
 from ..data import Data, whole
 from ..distill import Episode, Method, Setup
@@ -56,9 +56,8 @@ def differentiable(f:Callable, shape) -> bool: # `(x, u) -> x`, (C,H,W)
 def siamese(strategy:str, shape, # (C,H,W): grey images are not flipped
            ) -> Callable: # `(x, gen, siamese=True) -> x`
     "A strategy that gradients pass"
-    words = [w for w in strategy.split('_') if w and not (w=='flip' and shape[0]==1)]
-    aug = augmentation('_'.join(words))
-    for w in words:
+    aug = augmentation(strategy := suited(strategy, shape))
+    for w in filter(None, strategy.split('_')):
         if not all(differentiable(f, shape) for f in AUGMENTATIONS[w]):
             raise ValueError(f"augment: no gradient comes back through {w!r}, so the images cannot learn by it; leave it out of {strategy!r}")
     return aug
