@@ -20,7 +20,7 @@ from fastcore.docments import docments
 
 from . import __version__
 from .benchmark import bench, bpc_bench
-from .core import Coreset, choose, provenance, registry, save_png, within_memory
+from .core import Coreset, choose, provenance, registry, within_memory
 from .data import NAMED, load, summary
 from .distill import buffer_for, choices, configure, distill, options_of, outer
 from .doctor import bpc_doctor
@@ -30,14 +30,15 @@ from .experts import experts
 from .explorer import bpc_explore
 from .grid import grid, transfer, waiting, whole_data
 from .metrics import accuracy
-from .networks import NETWORKS, network
+from .networks import NETWORKS, default_net, network
 from .plan import plan
 from .predictive import PROTOCOLS as POSTERIORS, predictive
 from .ranks import Place, auto, joined, same_on_all
 from .progress import board
 from .scale import bpc_scale
 from .search import as_table, search
-from .show import draws, show_in_terminal
+from .show import draws
+from .spaces import SPACES, space_of
 from .tables import RESULTS, all_tables, markdown
 from .zoo import catalogue, card, described, update as update_zoo
 
@@ -168,7 +169,7 @@ def percent(found:dict, which='') -> str: # which: '', '_8bit' or '_random'
     return f"{100*found['accuracy_mean'+which]:.1f} ± {100*found['accuracy_std'+which]:.1f}"
 
 # %% ../nbs/90_cli.ipynb #01337019
-def bpc_distill(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
+def bpc_distill(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
                 ipc:int=1, # images per class
                 method:str='cd', # one of `bpc list`
                 out:str=None, # the run's folder (default: runs/METHOD-DATA-IPC-SEED)
@@ -188,12 +189,14 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
         how = ' with --resume, to go on from the last look at the held-out part' if (out/'config.json').exists() else ''
         raise KeyboardInterrupt(f"stopped; give the same command again{how} (run folder: {out})") from None
     meta = coreset.meta
-    found = dict(coreset=str(out/'coreset.safetensors'), png=str(out/'coreset.png'), log=str(out/'log.jsonl'), held_out=meta['held_out'], step=meta['step'])
-    return found if json else (f"held-out accuracy {100*meta['held_out']:.1f} % at step {meta['step']}\n{found['coreset']}\n{found['png']}\n"
+    found = dict(coreset=str(out/'coreset.safetensors'), log=str(out/'log.jsonl'), held_out=meta['held_out'], step=meta['step'])
+    shown = out/f'coreset{space_of(coreset.x).suffix}'
+    found[shown.suffix[1:]] = str(shown)
+    return found if json else (f"held-out accuracy {100*meta['held_out']:.1f} % at step {meta['step']}\n{found['coreset']}\n{shown}\n"
                                f"next: bpc evaluate {found['coreset']} --control\n      bpc show {found['coreset']}\n      bpc explore {out}")
 
 # %% ../nbs/90_cli.ipynb #3607b438
-def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
+def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
              ipc:int=1, # images per class
              method:str='cd', # one of `bpc list`
              device:str='auto', # cpu, cuda or auto
@@ -210,14 +213,15 @@ def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, 
                                   dict(memory=f"{p['step_mb']:.0f} MB for a step", disk=f"{p['buffer_mb']:.0f} MB of experts")), *p['advice']])
 
 # %% ../nbs/90_cli.ipynb #f419b0af
-def bpc_experts(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
-                net:str='convnet', # architecture, e.g. convnet:width=32,depth=2
+def bpc_experts(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
+                net:str=None, # architecture, e.g. convnet:width=32,depth=2 (default: convnet, or mlp for a table)
                 out:str='experts', # the buffer's folder; an unfinished one is continued
                 device:str='auto', # cpu, cuda or auto
                 json:bool=False, # print one JSON object
                 **given):
     "Train experts on data, a checkpoint after every epoch"
     data = data_from(data, given)
+    net = net or default_net(data.shape)
     try: b = experts(data, network(net, data.shape, data.K), out, device=auto(device), progress=not json, **given)
     except KeyboardInterrupt: raise KeyboardInterrupt(f"stopped; finished epochs are kept in {out}, give the same command again to go on") from None
     found = dict(buffer=str(b.folder), experts=len(b.complete), epochs=b.index['epochs'], net=b.index['net'])
@@ -251,9 +255,10 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
     data = data_of(coreset, data, given)
     r = evaluate(coreset, data, runs, protocol, net, seed, control=control, device=auto(device), progress=not json) | dict(data=data.name, coreset=str(file))
     if json: return r
-    kinds = [('coreset', ''), ('the same as 8-bit images', '_8bit')] + [('random real images', '_random')]*control
+    item = space_of(coreset.x).item
+    kinds = [(k, s) for k,s in (('coreset', ''), ('the same as 8-bit images', '_8bit'), (f'random real {item}s', '_random')) if f'nll_mean{s}' in r]
     return table([(k, percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds], ('trained on', 'accuracy, %', 'NLL')) + \
-        f"\n{r['runs']} students ({r['net']}), protocol {r['protocol']} ({r['epochs']} epochs), {r['labels']} labels, {r['n_test']} test images of {r['data']}"
+        f"\n{r['runs']} students ({r['net']}), protocol {r['protocol']} ({r['epochs']} epochs), {r['labels']} labels, {r['n_test']} test {item}s of {r['data']}"
 
 # %% ../nbs/90_cli.ipynb #fc82b7f2
 def bpc_predictive(file, # a coreset, as `bpc distill` writes it
@@ -271,25 +276,25 @@ def bpc_predictive(file, # a coreset, as `bpc distill` writes it
     r = predictive(coreset, data, protocol, net, seed, device=auto(device), progress=not json) | dict(data=data.name, coreset=str(file))
     if json: return r
     shown = {k:r[k] for k in ('accuracy','nll','ece','ece_adaptive','brier','entropy','acceptance','rhat') if r[k] is not None}
-    return '\n'.join(f'{k:13}{v:8.3f}' for k,v in shown.items()) + f"\n{r['draws']} draws ({r['net']}), protocol {protocol}, {r['n_test']} test images of {data.name}" + \
+    return '\n'.join(f'{k:13}{v:8.3f}' for k,v in shown.items()) + f"\n{r['draws']} draws ({r['net']}), protocol {protocol}, {r['n_test']} test {space_of(coreset.x).item}s of {data.name}" + \
         (f", temperature {r['temperature']:g}" if 'temperature' in r else '')
 
 # %% ../nbs/90_cli.ipynb #39b015ac
 def bpc_show(file, # a coreset
-             out:str=None, # PNG to write (default: beside the coreset)
+             out:str=None, # PNG to write, or CSV of a table's rows (default: beside the coreset)
              json:bool=False, # print one JSON object
             ):
     "Say what is in a coreset file, and draw it"
     s = Coreset.load(file)
-    png, p = Path(out or Path(file).with_suffix('.png')), s.pixels()
-    save_png(s, png)
-    found = dict(images=list(s.x.shape), classes=list(s.classes), labels='soft' if s.y.is_floating_point() else 'hard',
-                 outside=round(((p<0)|(p>1)).float().mean().item(), 4), # share of pixel values that no display can show
-                 **{k:v for k,v in s.meta.items() if k in ('method','data','ipc','seed','net','held_out','step')}, png=str(png))
-    return found if json else (show_in_terminal(s) + '\n\n')*draws() + lines(found)
+    space, p = space_of(s.x), s.pixels()
+    space.save(s, to := Path(out or Path(file).with_suffix(space.suffix)))
+    outside = dict(outside=round(((p<0)|(p>1)).float().mean().item(), 4)) if space.eight_bit else {} # share of pixel values that no display can show
+    found = dict(**{space.item+'s': list(s.x.shape)}, classes=list(s.classes), labels='soft' if s.y.is_floating_point() else 'hard',
+                 **outside, **{k:v for k,v in s.meta.items() if k in ('method','data','ipc','seed','net','held_out','step')}, **{space.suffix[1:]: str(to)})
+    return found if json else (space.show(s) + '\n\n')*(draws() or not space.eight_bit) + lines(found)
 
 # %% ../nbs/90_cli.ipynb #274f818d
-def bpc_data(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
+def bpc_data(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
              json:bool=False, # print one JSON object
              **given):
     "Say what was found in data: sizes, classes, counts"
@@ -298,8 +303,8 @@ def bpc_data(data:str='digits', # a data set's name, a folder of class folders, 
 
 def bpc_list(json:bool=False, # print one JSON object
             ):
-    "Name all methods, data sets, networks, energies, protocols"
-    found = dict(methods=[*registry()], datasets=['digits', *NAMED], networks=[*NETWORKS, 'torchvision:NAME'], energies=[*LOSSES], protocols=[*PROTOCOLS])
+    "Name all methods, data sets, networks, energies, protocols, spaces"
+    found = dict(methods=[*registry()], datasets=['digits', *NAMED], networks=[*NETWORKS, 'torchvision:NAME'], energies=[*LOSSES], protocols=[*PROTOCOLS], spaces=[*SPACES])
     return found if json else lines(found)
 
 # %% ../nbs/90_cli.ipynb #8fa08afe
@@ -351,7 +356,7 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
     return table([(r['net'], 'diverged', '') if 'diverged' in r else (r['net'], percent(r), percent(r, '_random')) for r in rows], ('trained on it', 'accuracy, %', 'random real')) + f"\n{runs} students each, {rows[0]['labels']} labels, protocol {protocol} ({rows[0]['epochs']} epochs)"
 
 # %% ../nbs/90_cli.ipynb #5cd16616
-def bpc_whole(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
+def bpc_whole(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
               net:str=None, # of the students (default: that of the recipe for contrastive divergence)
               results:str='results', # folder of `whole.jsonl`
               protocol:str='dc', # how students are trained: one of `bpc list`

@@ -212,8 +212,8 @@ def test_pickles_are_refused_and_not_run(tmp_path, monkeypatch, name):
 
 
 def test_other_files(tmp_path):
-    (tmp_path/'a.csv').write_text('1,2')
-    with pytest.raises(ValueError) as e: load(tmp_path/'a.csv')
+    (tmp_path/'a.txt').write_text('1,2')
+    with pytest.raises(ValueError) as e: load(tmp_path/'a.txt')
     sentence(e, 'neither a folder nor an .npz, .parquet or .pt file')
     (tmp_path/'a.parquet').write_text('1,2')
     with pytest.raises(ValueError) as e: load(tmp_path/'a.parquet')
