@@ -27,7 +27,8 @@ class Column(NamedTuple):
 
 def columns_of(meta:dict, D:int) -> list: # of data or a coreset; entries of a row
     "The columns that `meta` names; numbers without a name where it names none"
-    return [Column(n, k, tuple(v)) for n,k,v in (meta.get('table') or {}).get('columns', [[f'x{i}', 'number', []] for i in range(D)])]
+    plain = [[f'x{i}', 'number', []] for i in range(D)]
+    return [Column(n, k, tuple(v)) for n,k,v in (meta.get('table') or {}).get('columns', plain)]
 
 # %% ../nbs/05_spaces.ipynb #da136b0a
 def in_words(columns, # `Column` each
@@ -38,7 +39,8 @@ def in_words(columns, # `Column` each
         if c.kind=='category': return [c.values[i] for i in v.argmax(1).tolist()]
         if c.kind=='truth': return ['true' if t else 'false' for t in (v[:,0]>=.5).tolist()]
         return [float(f'{t:.6g}') for t in v[:,0].tolist()]
-    return [list(r) for r in zip(*(one(c, v) for c,v in zip(columns, rows.detach().cpu().split([c.width for c in columns], 1))))]
+    parts = rows.detach().cpu().split([c.width for c in columns], 1)
+    return [list(r) for r in zip(*(one(c, v) for c,v in zip(columns, parts)))]
 
 def as_table(s:Coreset) -> tuple: # head, rows
     "A coreset of rows as a table: columns, label or probabilities, weight"
@@ -46,7 +48,8 @@ def as_table(s:Coreset) -> tuple: # head, rows
     name = lambda k: s.classes[k] if s.classes else str(k)
     hard = s.y.ndim==1
     own = [[name(k)] for k in s.y.tolist()] if hard else [[float(f'{p:.6g}') for p in q] for q in s.y.tolist()]
-    head = [c.name for c in columns] + ([label] if hard else [f'{label}={name(k)}' for k in range(s.y.shape[1])]) + ['weight']*(s.w is not None)
+    names = [label] if hard else [f'{label}={name(k)}' for k in range(s.y.shape[1])]
+    head = [c.name for c in columns] + names + ['weight']*(s.w is not None)
     weights = [[]]*len(s.x) if s.w is None else [[w] for w in s.w.tolist()]
     return head, [a+b+c for a,b,c in zip(in_words(columns, s.pixels()), own, weights)]
 

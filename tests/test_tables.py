@@ -106,7 +106,7 @@ BAD = [ # head, rows, label, what the sentence says
     (['a','y'], [['2020-01-01','u'],['2020-01-02','v']], 'y', ["column 'a' holds date32[day]; expected numbers"]),
     (['a','y'], [['?','u'],[2,'v'],[3,'v'],[4,'u']], 'y', ["column 'a' holds '?' among numbers (row 1, 1 in all)"]),
     (['id','y'], [[f'k{i}','uv'[i%2]] for i in range(101)], 'y', ["column 'id' holds 101 different texts"]),
-    (['a','y'], [['inf','u'],[2,'v']], 'y', ["column 'a' has 1 infinite values"]),
+    (['a','y'], [['inf','u'],[2,'v']], 'y', ["column 'a' has 1 infinite value in 2 rows"]),
     (['','y'], [[1,'u'],[2,'v']], 'y', ['a column without a name']),
     (['a','a','y'], [[1,1,'u']], 'y', ["two columns 'a'"]),
     (['y'], [['u'],['v']], 'y', ["no column beside the label 'y'"]),
