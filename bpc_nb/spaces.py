@@ -47,7 +47,7 @@ def as_table(s:Coreset) -> tuple: # head, rows
     columns, label = columns_of(s.meta, s.x.shape[1]), (s.meta.get('table') or {}).get('label', 'label')
     name = lambda k: s.classes[k] if s.classes else str(k)
     hard = s.y.ndim==1
-    own = [[name(k)] for k in s.y.tolist()] if hard else [[float(f'{p:.6g}') for p in q] for q in s.y.tolist()]
+    own = [[name(v)] if hard else [float(f'{p:.6g}') for p in v] for v in s.y.tolist()]
     names = [label] if hard else [f'{label}={name(k)}' for k in range(s.y.shape[1])]
     head = [c.name for c in columns] + names + ['weight']*(s.w is not None)
     weights = [[]]*len(s.x) if s.w is None else [[w] for w in s.w.tolist()]
@@ -58,7 +58,8 @@ def save_table(s:Coreset, # of rows
                path, # a `.csv` file
               ):
     "The rows of a coreset as CSV"
-    if s.x.ndim!=2: raise ValueError(f"coreset: a table is made of rows (M,D), and its examples are {tuple(s.x.shape)}; `save_png` and `save_folder` write images")
+    if s.x.ndim!=2:
+        raise ValueError(f"coreset: a table is made of rows (M,D), and its examples are {tuple(s.x.shape)}; `save_png` and `save_folder` write images")
     head, rows = as_table(s)
     def write(tmp):
         with open(tmp, 'w', newline='', encoding='utf-8') as f: csv.writer(f).writerows([head, *rows])
