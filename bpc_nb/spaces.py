@@ -59,7 +59,7 @@ def save_table(s:Coreset, # of rows
               ):
     "The rows of a coreset as CSV"
     if s.x.ndim!=2:
-        raise ValueError(f"coreset: a table is made of rows (M,D), and its examples are {tuple(s.x.shape)}; `save_png` and `save_folder` write images")
+        raise ValueError(f"coreset: a table is made of rows (M,D), and its examples are {tuple(s.x.shape)}; `save_png` writes images")
     head, rows = as_table(s)
     def write(tmp):
         with open(tmp, 'w', newline='', encoding='utf-8') as f: csv.writer(f).writerows([head, *rows])
