@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AUGMENTATIONS', 'brightness', 'saturation', 'contrast', 'shift', 'crop', 'cutout', 'flip', 'warp', 'scale', 'rotate',
-           'augment', 'differentiable', 'siamese']
+           'augment', 'suited', 'differentiable', 'siamese']
 
 # %% ../nbs/12_augment.ipynb #ffbe7f78
 from functools import partial
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from .core import choose, stream
+from .spaces import space_of
 
 # %% ../nbs/12_augment.ipynb #ebffffc6
 def brightness(
@@ -91,11 +92,17 @@ def augment(
     choose(mode, ('one','all'), 'mode')
     def apply(x:Tensor, gen:Generator, siamese:bool=True):
         if not words: return x
+        if x.ndim!=4: raise ValueError(f"augment: {strategy!r} changes images (B,C,H,W), found shape {tuple(x.shape)}; leave augment out")
         draw = lambda *size: torch.rand(size, generator=gen, device=gen.device)
         for fs in words if mode=='all' else [words[int(draw()*len(words))]]:
             for f in fs: x = f(x, draw(1 if siamese else len(x), 2).to(x))
         return x
     return apply
+
+def suited(strategy:str, shape) -> str: # of an example
+    "The words of a strategy that examples can bear: grey images are not flipped, rows are not changed at all"
+    if not space_of(shape).augments: return ''
+    return '_'.join(w for w in strategy.split('_') if w!='flip' or shape[0]>1)
 
 # %% ../nbs/12_augment.ipynb #e9e84131
 def differentiable(f:Callable, shape) -> bool: # `(x, u) -> x`, (C,H,W)

@@ -20,18 +20,18 @@ from fastcore.docments import docments
 
 from . import __version__
 from .benchmark import bench, bpc_bench
-from .core import DECODERS, Coreset, choose, provenance, registry, save_png, within_memory
+from .core import DECODERS, Coreset, choose, provenance, registry, within_memory
 from .data import NAMED, load, summary
 from .distill import buffer_for, choices, configure, distill, known_to
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
-from .evaluate import PROTOCOLS, evaluate, predict
+from .evaluate import PROTOCOLS, evaluate, evaluators, predict
 from .experts import experts
 from .explorer import bpc_explore
 from .grid import grid, transfer, waiting, whole_data
 from .learn import kinds, outer
-from .metrics import accuracy
-from .networks import NETWORKS, network
+from .metrics import METRICS, accuracy
+from .networks import NETWORKS, default_net, network
 from .options import options_of, plain
 from .plan import plan
 from .predictive import PROTOCOLS as POSTERIORS, predictive
@@ -39,7 +39,8 @@ from .ranks import Place, auto, joined, same_on_all
 from .progress import board
 from .scale import bpc_scale
 from .search import as_table, rekey, search
-from .show import draws, show_in_terminal
+from .show import draws
+from .spaces import SPACES, space_of
 from .tables import RESULTS, all_tables, markdown
 from .zoo import catalogue, card, described, update as update_zoo
 
@@ -177,7 +178,7 @@ def percent(found:dict, which='') -> str: # which: '', '_8bit' or '_random'
     return f"{100*found['accuracy_mean'+which]:.1f} ± {100*found['accuracy_std'+which]:.1f}"
 
 # %% ../nbs/90_cli.ipynb #01337019
-def bpc_distill(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
+def bpc_distill(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
                 ipc:int=1, # images per class
                 method:str='cd', # one of `bpc list`
                 out:str=None, # the run's folder (default: runs/METHOD-DATA-IPC-SEED)
@@ -195,14 +196,15 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
     except KeyboardInterrupt:
         how = ' with --resume, to go on from the last look at the held-out part' if (out/'config.json').exists() else ''
         raise KeyboardInterrupt(f"stopped; give the same command again{how} (run folder: {out})") from None
-    found = {k:str(out/f) for k,f in dict(coreset='coreset.safetensors', png='coreset.png', log='log.jsonl').items()}
+    shown = out/f'coreset{space_of(coreset.x).suffix}'
+    found = dict(coreset=str(out/'coreset.safetensors')) | {shown.suffix[1:]: str(shown)} | dict(log=str(out/'log.jsonl'))
     found |= {k:coreset.meta[k] for k in ('held_out','step')}
     if json: return found
-    return '\n'.join([f"held-out accuracy {100*found['held_out']:.1f} % at step {found['step']}", found['coreset'], found['png'],
+    return '\n'.join([f"held-out accuracy {100*found['held_out']:.1f} % at step {found['step']}", found['coreset'], str(shown),
                       f"next: bpc evaluate {found['coreset']} --control", f"      bpc show {found['coreset']}", f"      bpc explore {out}"])
 
 # %% ../nbs/90_cli.ipynb #3607b438
-def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
+def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
              ipc:int=1, # images per class
              method:str='cd', # one of `bpc list`
              device:str='auto', # cpu, cuda or auto
@@ -219,14 +221,15 @@ def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, 
     return '\n'.join([head, lines(seconds | room), *p['advice']])
 
 # %% ../nbs/90_cli.ipynb #f419b0af
-def bpc_experts(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
-                net:str='convnet', # architecture, e.g. convnet:width=32,depth=2
+def bpc_experts(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
+                net:str=None, # architecture, e.g. convnet:width=32,depth=2 (default: convnet, or mlp for a table)
                 out:str='experts', # the buffer's folder; an unfinished one is continued
                 device:str='auto', # cpu, cuda or auto
                 json:bool=False, # print one JSON object
                 **given):
     "Train experts on data, a checkpoint after every epoch"
     data = data_from(data, given)
+    net = net or default_net(data.shape)
     try: b = experts(data, network(net, data.shape, data.K), out, device=auto(device), progress=not json, **given)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped; finished epochs are kept in {out}, give the same command again to go on") from None
@@ -268,10 +271,12 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
     r = evaluate(coreset, data, runs, protocol, net, seed, control=control, evaluator=evaluator, device=auto(device), progress=not json, **set)
     r |= dict(data=data.name, coreset=str(file))
     if json: return r
-    kinds = [('coreset', ''), ('the same as 8-bit images', '_8bit')] + [('random real images', '_random')]*control
+    item = space_of(coreset.x).item
+    kinds = [('coreset', ''), ('the same as 8-bit images', '_8bit'), (f'random real {item}s', '_random')]
+    rows = [(k, percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds if f'nll_mean{s}' in r]
     who = "students ({net}), protocol {protocol} ({epochs} epochs)" if evaluator=='students' else f"runs of {evaluator} ({{net}})"
-    how = ("{runs} " + who + ", {labels} labels, {n_test} test images of {data}").format(**r)
-    return table([(k, percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds], ('trained on', 'accuracy, %', 'NLL')) + '\n' + how
+    how = ("{runs} " + who + ", {labels} labels, {n_test} test " + item + "s of {data}").format(**r)
+    return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how
 
 # %% ../nbs/90_cli.ipynb #fc82b7f2
 def bpc_predictive(file, # a coreset, as `bpc distill` writes it
@@ -290,26 +295,26 @@ def bpc_predictive(file, # a coreset, as `bpc distill` writes it
     r |= dict(data=data.name, coreset=str(file))
     if json: return r
     shown = {k:r[k] for k in ('accuracy','nll','ece','ece_adaptive','brier','entropy','acceptance','rhat') if r[k] is not None}
-    how = f"{r['draws']} draws ({r['net']}), protocol {protocol}, {r['n_test']} test images of {data.name}"
+    how = f"{r['draws']} draws ({r['net']}), protocol {protocol}, {r['n_test']} test {space_of(coreset.x).item}s of {data.name}"
     warm = f", temperature {r['temperature']:g}" if 'temperature' in r else ''
     return '\n'.join(f'{k:13}{v:8.3f}' for k,v in shown.items()) + f'\n{how}{warm}'
 
 # %% ../nbs/90_cli.ipynb #39b015ac
 def bpc_show(file, # a coreset
-             out:str=None, # PNG to write (default: beside the coreset)
+             out:str=None, # PNG to write, or CSV of a table's rows (default: beside the coreset)
              json:bool=False, # print one JSON object
             ):
     "Say what is in a coreset file, and draw it"
     s = Coreset.load(file)
-    png, p = Path(out or Path(file).with_suffix('.png')), s.pixels()
-    save_png(s, png)
-    found = dict(images=list(s.x.shape), classes=list(s.classes), labels='soft' if s.y.is_floating_point() else 'hard',
-                 outside=round(((p<0)|(p>1)).float().mean().item(), 4), # share of pixel values that no display can show
-                 **{k:v for k,v in s.meta.items() if k in ('method','data','ipc','seed','net','held_out','step')}, png=str(png))
-    return found if json else (show_in_terminal(s) + '\n\n')*draws() + lines(found)
+    space, p = space_of(s.x), s.pixels()
+    space.save(s, to := Path(out or Path(file).with_suffix(space.suffix)))
+    outside = dict(outside=round(((p<0)|(p>1)).float().mean().item(), 4)) if space.eight_bit else {} # share of pixel values that no display can show
+    found = dict(**{space.item+'s': list(s.x.shape)}, classes=list(s.classes), labels='soft' if s.y.is_floating_point() else 'hard',
+                 **outside, **{k:v for k,v in s.meta.items() if k in ('method','data','ipc','seed','net','held_out','step')}, **{space.suffix[1:]: str(to)})
+    return found if json else (space.show(s) + '\n\n')*(draws() or not space.eight_bit) + lines(found)
 
 # %% ../nbs/90_cli.ipynb #274f818d
-def bpc_data(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
+def bpc_data(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
              json:bool=False, # print one JSON object
              **given):
     "Say what was found in data: sizes, classes, counts"
@@ -318,13 +323,17 @@ def bpc_data(data:str='digits', # a data set's name, a folder of class folders, 
 
 def bpc_list(json:bool=False, # print one JSON object
             ):
-    "Name all methods, data sets, networks, energies, protocols"
+    "Name all methods, data sets, networks, energies, protocols, decoders, evaluators, metrics, spaces"
     found = dict(
         methods=[*registry()],
         datasets=['digits', *NAMED],
         networks=[*NETWORKS, 'torchvision:NAME'],
         energies=[*LOSSES],
-        protocols=[*PROTOCOLS])
+        protocols=[*PROTOCOLS],
+        decoders=[*DECODERS],
+        evaluators=[*evaluators()],
+        metrics=[*METRICS],
+        spaces=[*SPACES])
     return found if json else lines(found)
 
 # %% ../nbs/90_cli.ipynb #8fa08afe
@@ -389,7 +398,7 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
     return table(scores, ('trained on it', 'accuracy, %', 'random real')) + '\n' + how
 
 # %% ../nbs/90_cli.ipynb #5cd16616
-def bpc_whole(data:str='digits', # a data set's name, a folder of class folders, a .parquet or .npz file
+def bpc_whole(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
               net:str=None, # of the students (default: that of the recipe for contrastive divergence)
               results:str='results', # folder of `whole.jsonl`
               protocol:str='dc', # how students are trained: one of `bpc list`

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'choose', 'Transform', 'write_atomic', 'cache_folder', 'Decoder', 'quarters',
-           'packed', 'Coreset', 'save_coreset', 'load_coreset', 'image', 'save_png', 'save_folder', 'load_pt',
-           'Algorithm', 'run', 'stream', 'registry', 'no_memory', 'within_memory', 'provenance']
+           'packed', 'only_images', 'Coreset', 'stored', 'save_coreset', 'load_coreset', 'image', 'save_png',
+           'save_folder', 'load_pt', 'Algorithm', 'run', 'stream', 'registry', 'no_memory', 'within_memory',
+           'provenance']
 
 # %% ../nbs/00_core.ipynb #35817420
 import difflib, hashlib, json, os, platform, tempfile
@@ -102,9 +103,13 @@ def packed(x:Tensor): # (4*M,C,H,W) -> (M,C,H,W)
 DECODERS = dict(identity=Decoder(1, lambda x: x, lambda x: x), factor2=Decoder(4, quarters, packed))
 
 # %% ../nbs/00_core.ipynb #6db47d51
+def only_images(x:Tensor, what:str): # examples; what is asked for, with its verb
+    "One sentence where examples are not images"
+    if x.ndim!=4: raise ValueError(f"coreset: {what} made of images (M,C,H,W), and its examples are {tuple(x.shape)}; `save` keeps every kind, and `save_table` writes rows as CSV")
+
 class Coreset(NamedTuple):
     "A small labelled set that stands in for the data"
-    x: Tensor                          # images (M,C,H,W), in the model's space
+    x: Tensor                          # images (M,C,H,W) or rows (M,D), in the model's space
     y: Tensor                          # labels, (M,) int or (M,K) probabilities or targets
     w: Tensor|None = None              # weights (M,); None: all equal
     transform: Transform = Transform() # from pixels to the space of `x`
@@ -116,9 +121,9 @@ class Coreset(NamedTuple):
     steps: Tensor|None = None          # step sizes (E,B) of a student: E epochs of B batches, in order; None: as a protocol says
 
     def pixels(self, clamp:bool=False): # clamp: to what a display can show
-        "The images through the inverse transform, nominally in [0,1]"
+        "The images through the inverse transform, nominally in [0,1]; rows in the table's own units"
         p = self.transform.inverse(self.x) if self.kept is None else self.kept
-        return p.clamp(0, 1) if clamp else p
+        return p.clamp(0, 1) if clamp and p.ndim==4 else p
 
     def whole(self):
         "Itself, or one sentence where its file does not hold the whitening matrix"
@@ -127,6 +132,7 @@ class Coreset(NamedTuple):
 
     def quantised(self):
         "What is left after a round trip through 8-bit pixels"
+        only_images(self.x, '8-bit pixels are')
         return self._replace(x=self.transform((self.whole().pixels(clamp=True)*255).round()/255))
 
     def examples(self):
@@ -148,6 +154,15 @@ class Coreset(NamedTuple):
 
     @staticmethod
     def load(path): return load_coreset(path)
+
+# %% ../nbs/00_core.ipynb #3d535064
+def stored(S:Coreset, # examples, those of a class together
+           decode:str='identity') -> Coreset: # a name in `DECODERS`
+    "Examples as a decoder stores them, several in an image"
+    d = choose(decode, DECODERS, 'decode')
+    if d.times==1: return S
+    put = lambda x: d.store(x) if S.transform.white is None else S.transform(d.store(S.transform.inverse(x)))
+    return S._replace(x=put(S.x), y=S.y[::d.times], w=None if S.w is None else S.w[::d.times], decode=decode)
 
 # %% ../nbs/00_core.ipynb #8b963b50
 FORMAT = 2 # 1 had no decode, targets, steps
@@ -193,6 +208,7 @@ def save_png(s:Coreset, # what to draw
              scale:int=4, # screen pixels per image pixel
             ):
     "All images in one PNG grid, a row per class when classes are equally large"
+    only_images(s.x, 'a PNG grid is')
     p, ipc = F.pad(s.pixels(clamp=True), (0,1,0,1), value=1.), max(1, len(s.x)//max(1, len(s.classes)))
     cols = ipc if ipc > 1 else min(10, len(p))
     p = torch.cat([p, p.new_ones(-len(p)%cols, *p.shape[1:])]) # fill the last row
@@ -204,6 +220,7 @@ def save_folder(s:Coreset, # what to write
                 folder, # gets one folder per class
                ):
     "One 8-bit PNG for each image that students see, in class folders, as every image loader reads them"
+    only_images(s.x, 'a folder of pictures is')
     if s.steps is not None: raise ValueError("coreset: its students take learned step sizes in order, which a folder of pictures cannot say; use coreset.dataset() and coreset.steps")
     s = s if s.decode=='identity' else s.examples()
     hard, rows = s.y if s.y.ndim==1 else s.y.argmax(1), []

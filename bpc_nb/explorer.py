@@ -34,6 +34,7 @@ from .networks import Network, network
 from .predictive import PROTOCOLS as POSTERIORS, average, draws, ready, settings, show_reliability
 from .samplers.langevin import langevin
 from .show import figure, show_curves, tidy
+from .spaces import columns_of, in_words, space_of
 
 # %% ../nbs/82_explorer.ipynb #be98ec8f
 class Run(NamedTuple):
@@ -128,6 +129,7 @@ MOST = 100 # images that a page draws
 
 def tiles(S:Coreset, energies:dict={}) -> str: # energies: name -> (M,)
     "A page's images, with what a pointer on one is told"
+    if not space_of(S.x).eight_bit: return f'<pre>{escape(space_of(S.x).show(S))}</pre>' # rows have no picture
     hard, p = S.y.argmax(1) if S.y.ndim==2 else S.y, S.pixels(clamp=True)
     def one(i):
         name = S.classes[hard[i]] if S.classes else str(hard[i].item())
@@ -206,8 +208,10 @@ def predictions(S:Coreset, data:Data, judge:str, seed:int=0) -> Tensor: # (N,K),
 def draw_prediction(probs:Tensor, data:Data, i:int): # i: number of the test image
     "A test image and the probabilities of its classes"
     fig, (left, right) = figure(5, 1.8, 2)
-    left.imshow(image(data.transform.inverse(data.test.x[[i]])[0].clamp(0, 1)), cmap='gray')
-    tidy(left, f'test image {i}: {data.classes[data.test.y[i]]}').axis('off')
+    p = data.transform.inverse(data.test.x[[i]])
+    if p.ndim==4: left.imshow(image(p[0].clamp(0, 1)), cmap='gray')
+    else: left.text(0, .5, '\n'.join(f'{c.name}: {v}' for c,v in zip(columns_of(data.meta, p.shape[1]), in_words(columns_of(data.meta, p.shape[1]), p)[0])), va='center', fontsize=6)
+    tidy(left, f'test {space_of(p).item} {i}: {data.classes[data.test.y[i]]}').axis('off')
     k, p = probs[i].topk(min(10, data.K)).indices.sort().values, probs[i]
     right.bar([data.classes[j] for j in k], p[k], color=['C2' if j==data.test.y[i] else '0.7' for j in k])
     tidy(right, 'probability').set_ylim(0, 1)

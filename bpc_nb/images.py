@@ -257,7 +257,7 @@ def open_parquet(f:Path): # blobs, names, labels, names of the labels
     except (ValueError, OSError) as e: raise ValueError(f"source: {f} is not a readable parquet file ({e})") from None
     cols = p.schema_arrow.names
     img,label = (next((c for c in cs if c in cols), None) for cs in (('img','image'), ('fine_label','label')))
-    if not img or not label: raise ValueError(f"source: expected columns img or image, and label or fine_label, in {f}, found {', '.join(cols)}")
+    if not img or not label: raise ValueError(f"source: expected columns img or image, and label or fine_label, in {f}, found {', '.join(cols)}; where it is a table, name its column of classes with label=")
     t = p.read([img, label])
     rows = [r if isinstance(r, dict) else dict(bytes=r) for r in t[img].to_pylist()]
     info = json.loads((t.schema.metadata or {}).get(b'huggingface', '{}')).get('info', {}).get('features', {}).get(label, {}).get('names')
@@ -411,7 +411,7 @@ def read_path(p:Path, size, skip_bad): # tensors, meta
     if p.is_dir(): return (reader(p, p.name) or partial(read_folder, p))(size=size, skip_bad=skip_bad)
     if p.suffix.lower()=='.parquet': return read_parquet([p], size, skip_bad)
     if p.suffix.lower() in ('.npz','.pt','.pth','.pkl','.pickle'): return read_parts(open_arrays(p), size)
-    raise ValueError(f"source: {p} is neither a folder nor an .npz, .parquet or .pt file")
+    raise ValueError(f"source: {p} is neither a folder nor an .npz, .parquet or .pt file, nor a table (.csv, .tsv)")
 
 def read(source, root=None, size=None, skip_bad=False, download=False): # name, tensors, meta
     "Whatever `source` is"

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['ENERGY', 'IMAGES', 'STARTS', 'OPTIMISERS', 'Task', 'task_of', 'Leaf', 'soft_labels', 'rounded', 'seen_in_8_bit',
            'Learner', 'by_loss', 'learner_of', 'begun_by', 'staged', 'Method', 'without', 'kinds', 'learner',
-           'start_real', 'start_mix', 'start_noise', 'starts', 'stored', 'sgd_step', 'adam_step', 'State', 'begun',
-           'shown', 'candidate', 'streams_of', 'one_each', 'slope', 'moved', 'outer_step', 'spread', 'sound', 'looked',
-           'slower', 'gathered', 'outer']
+           'start_real', 'start_mix', 'start_noise', 'starts', 'sgd_step', 'adam_step', 'State', 'begun', 'shown',
+           'candidate', 'streams_of', 'one_each', 'slope', 'moved', 'outer_step', 'spread', 'sound', 'looked', 'slower',
+           'gathered', 'outer']
 
 # %% ../nbs/36_learn.ipynb #554fb027
 import warnings
@@ -17,7 +17,7 @@ from typing import Annotated, Callable, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from .core import DECODERS, Coreset, choose, registry, stream
+from .core import Coreset, choose, registry, stream
 from .data import Data
 from .energy import energy
 from .experts import Buffer
@@ -168,15 +168,6 @@ STARTS = dict(real=start_real, mix=start_mix, noise=start_noise)
 def starts() -> dict: # name -> `(data, ipc, gen) -> coreset`
     "The ways to start; what a method without steps chooses is one, too, and is chosen among the data later"
     return STARTS | {n:start_real for n,m in registry().items() if not m.steps}
-
-# %% ../nbs/36_learn.ipynb #3b4169a6
-def stored(S:Coreset, # examples, those of a class together
-           decode:str='identity') -> Coreset: # a name in `DECODERS`
-    "Examples as a decoder stores them, several in an image"
-    d = choose(decode, DECODERS, 'decode')
-    if d.times==1: return S
-    put = lambda x: d.store(x) if S.transform.white is None else S.transform(d.store(S.transform.inverse(x)))
-    return S._replace(x=put(S.x), y=S.y[::d.times], w=None if S.w is None else S.w[::d.times], decode=decode)
 
 # %% ../nbs/36_learn.ipynb #75396a3c
 def sgd_step(x, moments, g, lr, i, momentum=.5):

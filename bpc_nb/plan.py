@@ -18,7 +18,7 @@ from .augment import augment as augmentation
 from .benchmark import Pair, peak
 from .core import DECODERS, Coreset, cache_folder, registry, stream
 from .data import Data, load
-from .distill import configure, wants
+from .distill import configure, of_space, wants
 from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import experts
@@ -83,7 +83,7 @@ def plan(method:str='cd', data='digits', ipc:int=1, device:str='auto', # as in `
     "Time, memory and disk of a run, from a short calibration on this machine"
     if device=='auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     if not isinstance(data, Data): data = load(data)
-    config, m = configure(method, data.name, ipc, **options), registry()[method]
+    config, m = configure(method, data.name, ipc, **of_space(method, data, options)), registry()[method]
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     own, fast = options_of(experts) | config['experts'], accelerate(net, config['bf16'], config['compile'])
     S = starts()[config.get('start', 'real')](data, ipc*DECODERS[config['decode']].times, stream(0, 'plan'))

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .augment import augment as augmentation
+from .augment import augment as augmentation, suited
 from .core import Algorithm, Coreset, choose, stream
 from .data import Data
 from .energy import energy
-from .evaluate import PROTOCOLS as STUDENTS, SIAMESE, examples_of, matched, predict, students
+from .evaluate import PROTOCOLS as STUDENTS, SIAMESE, examples_of, matched, predict, students, without_steps
 from .metrics import FLOOR, accuracy, checked, nll, reliability, summary
 from .networks import Network
 from .progress import bar
@@ -106,13 +106,14 @@ def chains_of(coreset:Coreset, net:Network,
               theta:Tensor=None, # (R,P), where to start
               seed:int=0, progress:bool=False) -> Chains: # `meta` has the step size that was used
     "Draws from the posterior of a coreset"
-    E, gen = energy(net.apply, scale='sum', prior=prior), stream(seed, 'chains', device=coreset.x.device)
+    coreset = without_steps(coreset, sampler)
+    E = energy(net.apply, 'squared' if coreset.targets else 'cross_entropy', scale='sum', prior=prior)
+    gen = stream(seed, 'chains', device=coreset.x.device)
     if sampler=='hmc':
         make = lambda eps: hmc(lambda t: E(t, coreset), eps, steps, temperature=temperature, jitter=.1)
         eps, state = adapt(make, eps, theta, warm, gen) if warm else (eps, make(eps).init(theta))
         return sample(make(eps), state, n, gen, burn, progress=progress, eps=eps)
-    words = [w for w in SIAMESE.split('_') if w!='flip' or coreset.x.shape[1]>1] # a mirrored digit is another digit
-    aug, other = augmentation('_'.join(words)), stream(seed, 'augment', device=coreset.x.device)
+    aug, other = augmentation(suited(SIAMESE, coreset.x.shape[1:])), stream(seed, 'augment', device=coreset.x.device)
     alg = sghmc(lambda t: E(t, coreset._replace(x=aug(coreset.x, other))), eps, friction, temperature, steps)
     return sample(alg, alg.init(theta), n, gen, burn, progress=progress, eps=eps)
 
@@ -246,7 +247,7 @@ def compat_kim2022(coreset:Coreset, data:Data,
     S, data, net = ready(coreset, data, net, device)
     o = table3(choose(sampler, ('hmc','a-sghmc'), 'sampler'), max(1, len(S.x)//data.K)) | given
     loss, M, gen = energy(net.apply, scale='sum'), len(S.x), stream(seed, 'compat', device=device)
-    words = augmentation(SIAMESE if sampler=='a-sghmc' else '')
+    words = augmentation(SIAMESE if sampler=='a-sghmc' and S.x.ndim==4 else '')
     E = lambda t: loss(t, S._replace(x=words(S.x, gen))) + M*o['prior']*t.norm()
     alg = released(E, o['eps'], o['steps'], o['sigma_r']) if sampler=='hmc' else sghmc(E, o['eps'], o['friction'], o['temperature'], o['steps'])
     c = sample(alg, alg.init(starts('normal', S, net, 1, seed=seed)), o['n'], stream(seed, 'chains', device=device), o['burn'])

@@ -56,11 +56,9 @@ def board(folder, # gets the event files
     writers = []
     def log(state, row):
         if not writers: writers.append(SummaryWriter(str(folder), purge_step=row['step'])) # a run that goes on replaces what it does again
-        writer = writers[0]
+        writer, p = writers[0], transform.inverse(state.best['x'].cpu()) if 'x' in state.best else None
         for k,v in row.items():
             if k!='step' and isinstance(v, (int,float)): writer.add_scalar(k, v, row['step'])
-        if 'x' in state.best: # images are what is learned
-            p = transform.inverse(state.best['x'].cpu()).clamp(0, 1)
-            writer.add_image('best', sheet(p, layout(None, len(p))[0]), row['step'], dataformats='HWC')
+        if p is not None and p.ndim==4: writer.add_image('best', sheet(p.clamp(0, 1), layout(None, len(p))[0]), row['step'], dataformats='HWC')
         writer.flush()
     return log

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .core import Coreset, choose, stream
 from .data import Data
-from .evaluate import PROTOCOLS, students
+from .evaluate import PROTOCOLS, students, without_steps
 from .metrics import Diverged, summary
 from .networks import Network, to_module
 
@@ -126,7 +126,7 @@ def by_ridge(S:Coreset, # what students see
             ) -> list: # a row for each run
     "Ridge regression on the features of a network, in closed form"
     if r is not None and not r > 0: raise ValueError(f"r: found {r}; expected a number above 0, or none: by the evidence")
-    o = choose(protocol, PROTOCOLS, 'protocol') if protocol else None
+    S, o = without_steps(S, 'ridge'), choose(protocol, PROTOCOLS, 'protocol') if protocol else None
     thetas = [net.init(stream(seed, 'ridge', i)).to(S.x.device) for i in runs] if o is None else \
         students(S, net, runs, seed=seed, tick=tick and (lambda n: tick(n, o['epochs'])), **o)
     x, y = (t.to(S.x.device) for t in getattr(data, part))

@@ -145,7 +145,7 @@ def test_an_option_that_no_run_can_use(refused, monkeypatch, words, said):
 
 def test_list(bpc):
     found = json.loads(bpc('list', '--json')[1])
-    assert [*found] == ['methods', 'datasets', 'networks', 'energies', 'protocols']
+    assert [*found] == ['methods', 'datasets', 'networks', 'energies', 'protocols','spaces']
     assert 'cd' in found['methods'] and 'digits' in found['datasets'] and 'convnet' in found['networks'] and 'focal' in found['energies'] and 'dc' in found['protocols']
     assert re.match(r'methods .*\bcd, ', bpc('list')[1])
 

@@ -157,7 +157,7 @@ def test_fold_of_a_set_with_a_test_part(tmp_path):
 
 def test_class_with_one_image(tmp_path):
     with pytest.raises(ValueError) as e: load(folder(tmp_path, cat=4, dog=1))
-    sentence(e, "class 'dog' has one image")
+    sentence(e, "class 'dog' has one example")
 
 
 def test_test_class_without_training_images(tmp_path):
@@ -212,8 +212,8 @@ def test_pickles_are_refused_and_not_run(tmp_path, monkeypatch, name):
 
 
 def test_other_files(tmp_path):
-    (tmp_path/'a.csv').write_text('1,2')
-    with pytest.raises(ValueError) as e: load(tmp_path/'a.csv')
+    (tmp_path/'a.txt').write_text('1,2')
+    with pytest.raises(ValueError) as e: load(tmp_path/'a.txt')
     sentence(e, 'neither a folder nor an .npz, .parquet or .pt file')
     (tmp_path/'a.parquet').write_text('1,2')
     with pytest.raises(ValueError) as e: load(tmp_path/'a.parquet')
