@@ -20,10 +20,11 @@ from nbformat.v4 import new_markdown_cell, new_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
 NBS, PAGES, HTML, CHANGES = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html', ROOT/'CHANGELOG.md'
-PARTS = { # file names -> what the part is called in the sidebar
-    '0*': 'Words', '1*': 'From images to an energy', '2*': 'From the energy to samples', '3*': 'Measuring', '4*': 'Pseudo-coresets', '5*': 'Choosing', '6*': 'Matching',
-    '7*': 'Through training', '8[0-7]*': 'Tools', '8[89]*': 'Results and use', '9*': 'Results and use'}
-OWN = range(42, 80) # chapters that cite the equations of papers of their own; all others cite those of contrastive divergence
+PARTS = { # file names -> what the part is called in the sidebar, tutorials first
+    '99[5-9]*': 'Start here', '0*': 'Words', '1*': 'From examples to an energy', '2*': 'From the energy to samples', '3*': 'Measuring', '4*': 'Pseudo-coresets',
+    '5*': 'Choosing', '6*': 'Matching', '7[0-4]*': 'Closed forms', '7[5-9]*': 'Through training', '8[0-3]*': 'Statistics', '8[4-6]*': 'Exact Bayes', '8[7-9]*': 'Uses',
+    '96[0-4]*': 'Results', '98*': 'Results', '9[0-5]*': 'Tools', '96[5-9]*': 'Tools', '97*': 'Tools', '99[0-4]*': 'Working on the book'}
+OWN = range(430, 900) # chapters that cite the equations of papers of their own; all others cite those of contrastive divergence
 
 
 class Broken(Exception): "A chapter that cannot become a page"
@@ -122,7 +123,7 @@ class Book:
         found = [(s, a) for c in nb.cells for s in code(c) if isinstance(s, ast.ImportFrom) and (s.module or '').startswith('bpc_nb.') for a in s.names]
         return {a.asname or a.name:(self.modules[m], a.name) for s,a in found if (m := s.module.removeprefix('bpc_nb.')) in self.modules}
 
-    def family(self, stem): return stem if stem[:2].isdigit() and int(stem[:2]) in OWN else ''
+    def family(self, stem): return stem if stem[:3].isdigit() and int(stem[:3]) in OWN else ''
 
     def equation(self, stem, n):
         "Where equation `n` is, as cited in a chapter: there, or the first with code for it, toys last"

@@ -102,9 +102,9 @@ LINK = re.compile(r'\]\(([\w-]+\.(?:ipynb|html))')
 def astray(text) -> list: return [to for to in LINK.findall(text) if not (ROOT/'nbs'/to).exists()]
 
 def test_chapters_link_to_notebooks():
-    "As files beside them, which GitHub, Jupyter, Quarto and this site all follow; nbdev takes the number off a page's name, so 02_toy.html is nowhere"
+    "As files beside them, which GitHub, Jupyter, Quarto and this site all follow; nbdev takes the number off a page's name, so 020_toy.html is nowhere"
     assert {p.stem: a for p in (ROOT/'nbs').glob('*.ipynb') for c in nbformat.read(p, 4).cells if c.cell_type == 'markdown' and (a := astray(c.source))} == {}
-    assert astray('[a](02_toy.ipynb), [b](02_toy.html), [c](02_toys.ipynb#here)') == ['02_toy.html', '02_toys.ipynb']
+    assert astray('[a](020_toy.ipynb), [b](020_toy.html), [c](02_toys.ipynb#here)') == ['020_toy.html', '02_toys.ipynb']
 
 
 def test_front_page_shows_the_results_of_today():
@@ -184,11 +184,11 @@ def test_sidebar_has_parts_and_chapters_in_order(visit):
     chapters = [l for l in links if l[:1].isdigit()]
     assert chapters == sorted(chapters) and len(chapters) == len([*(ROOT/'nbs').glob('[0-9]*.ipynb')])
     p.locator('.sidebar-tree a', has_text='Langevin dynamics').click()
-    assert p.url.endswith('22_langevin.html')
+    assert p.url.endswith('220_langevin.html')
 
 
 def test_equations_lead_to_code_and_back(visit):
-    p = visit('22_langevin.html')
+    p = visit('220_langevin.html')
     assert p.locator('.katex-display').count() > 2 and p.locator('.katex-error').count() == 0
     assert p.locator('.katex-html .tag', has_text='12').count() == 1
     p.locator('.eq-code a', has_text='langevin').first.click()
@@ -202,9 +202,9 @@ def test_equations_lead_to_code_and_back(visit):
 
 
 def test_a_name_in_prose_leads_to_another_chapter(visit):
-    p = visit('41_cd.html')
+    p = visit('420_cd.html')
     p.locator('article p a', has_text=re.compile('^contrast$')).first.click()
-    assert '14_energy.html#api-14-energy-contrast' in p.url
+    assert '140_energy.html#api-14-energy-contrast' in p.url
 
 
 def test_search_without_a_network(visit):
@@ -216,14 +216,14 @@ def test_search_without_a_network(visit):
 
 
 def test_dark_and_light(visit):
-    assert brightness(visit('41_cd.html', color_scheme='light')) > 240
-    p = visit('41_cd.html', color_scheme='dark')
+    assert brightness(visit('420_cd.html', color_scheme='light')) > 240
+    p = visit('420_cd.html', color_scheme='dark')
     assert brightness(p) < 40
     for _ in range(2): p.locator('.theme-toggle:visible').first.click() # auto, light, dark
     assert {p.evaluate('document.body.dataset.theme')} <= {'light', 'dark'}
 
 
-@pytest.mark.parametrize('page', ['index.html', '41_cd.html', '88_tables.html', '95_architecture.html', 'reference.html'])
+@pytest.mark.parametrize('page', ['index.html', '420_cd.html', '960_tables.html', '990_architecture.html', 'reference.html'])
 def test_a_narrow_screen_does_not_scroll_sideways(visit, page):
     p = visit(page, 390, 844)
     assert p.evaluate('document.documentElement.scrollWidth') <= 390
