@@ -28,7 +28,7 @@ from .energy import LOSSES, energy
 from .evaluate import PROTOCOLS, evaluate, evaluators, predict
 from .experts import experts
 from .explorer import bpc_explore
-from .grid import grid, transfer, waiting, whole_data
+from .grid import DEFAULT, grid, transfer, waiting, whole_data
 from .learn import kinds, outer
 from .metrics import METRICS, accuracy
 from .networks import NETWORKS, default_net, network
@@ -180,7 +180,7 @@ def percent(found:dict, which='') -> str: # which: '', '_8bit' or '_random'
 # %% ../nbs/970_cli.ipynb #01337019
 def bpc_distill(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
                 ipc:int=1, # images per class
-                method:str='cd', # one of `bpc list`
+                method:str=DEFAULT, # one of `bpc list`
                 out:str=None, # the run's folder (default: runs/METHOD-DATA-IPC-SEED)
                 seed:int=0, # of the start, the draws and the students
                 resume:bool=False, # continue the run in OUT
@@ -206,7 +206,7 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
 # %% ../nbs/970_cli.ipynb #3607b438
 def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
              ipc:int=1, # images per class
-             method:str='cd', # one of `bpc list`
+             method:str=DEFAULT, # one of `bpc list`
              device:str='auto', # cpu, cuda or auto
              json:bool=False, # print one JSON object
              **given):
@@ -446,10 +446,10 @@ def bpc_demo(out:str=None, # the run's folder (default: runs/demo, made anew eac
     began, data, device = time.perf_counter(), load('digits'), auto(device)
     if out is None: Path('runs/demo/checkpoint.safetensors').unlink(missing_ok=True)
     out = Path(out or 'runs/demo')
-    coreset = distill('cd', data, 1, out, seed, device=device, progress=not json)
+    coreset = distill(DEFAULT, data, 1, out, seed, device=device, progress=not json)
     r = evaluate(coreset, data, protocol='quick', control=True, seed=seed, device=device)
     net = network(coreset.meta['net'], data.shape, data.K)
-    b = buffer_for(data, net, configure('cd', data.name, 1)['experts'], device, progress=False) # the experts have seen all images
+    b = buffer_for(data, net, configure(DEFAULT, data.name, 1)['experts'], device, progress=False) # the experts have seen all images
     real = [accuracy(predict(net, b.read(i, b.index['epochs']), data.test.x), data.test.y) for i in b.complete]
     r['accuracy_mean_real'] = sum(real)/len(real)
     r |= dict(seconds=round(time.perf_counter()-began, 1), png=str(out/'coreset.png'), coreset=str(out/'coreset.safetensors'))

@@ -146,7 +146,7 @@ def draw_curves(runs:list, step:int=None): # step: where a line is drawn
     if not any(logs.values()): return figure(6, .4)[0]
     fig = show_curves(logs if len(runs)>1 else [*logs.values()][0], ('accuracy_mean','loss'))
     loss = {r.config['method'] for r in runs}
-    for ax,title in zip(fig.axes, ('held-out accuracy', 'contrastive divergence' if loss=={'cd'} else f"loss of {', '.join(sorted(loss))}")):
+    for ax,title in zip(fig.axes, ('held-out accuracy', f"loss of {', '.join(sorted(loss))}")):
         tidy(ax, title, 'outer step')
         if step is not None: ax.axvline(step, color='0.7', lw=.8)
     return fig

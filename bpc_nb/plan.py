@@ -16,14 +16,14 @@ import torch
 
 from .augment import augment as augmentation
 from .benchmark import Pair, peak
-from .core import DECODERS, Coreset, cache_folder, registry, stream
+from .core import DECODERS, Coreset, cache_folder, registry, stored, stream
 from .data import Data, load
 from .distill import configure, of_space, wants
 from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import experts
 from .fast import accelerate
-from .learn import Method, begun, learner, outer_step, starts, stored, task_of
+from .learn import Method, begun, learner, outer_step, starts, task_of
 from .networks import Network, network, together
 from .options import options_of
 from .train import Trained, train
@@ -77,7 +77,7 @@ def of_step(m:Method, S:Coreset, net:Network, data:Data, config:dict, device) ->
     return step, more, torch.cuda.max_memory_allocated()/1e6 if device!='cpu' else peak() - before
 
 # %% ../nbs/930_plan.ipynb #ea757ef3
-def plan(method:str='cd', data='digits', ipc:int=1, device:str='auto', # as in `distill`
+def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `distill`
          buffer=None, # folder of a trajectory buffer that is there already
          **options) -> dict: # of the run, as in `distill`
     "Time, memory and disk of a run, from a short calibration on this machine"

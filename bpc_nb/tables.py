@@ -12,7 +12,7 @@ import csv, json
 from pathlib import Path
 from statistics import mode
 
-from .distill import configure
+from .distill import usual
 from .grid import RESULTS, cells, digest, done, key, lines, stored
 
 # %% ../nbs/960_tables.ipynb #db4baaa4
@@ -49,10 +49,10 @@ def pivot(rows, of, across, value=as_printed) -> tuple: # of, across: a row -> i
 def measured(results=RESULTS) -> list: # of dicts
     "The lines of all grids, as far as they are there, with the network of a data set's recipe, or that most of its lines have"
     rows = [r for r in done(results).values() if 'config' in r]
-    def usual(data):
-        nets, ours = [r.get('net') for r in rows if r['data']==data], configure('cd', data, 1)['net']
+    def net_of(data):
+        nets, ours = [r.get('net') for r in rows if r['data']==data], usual(data, 'net')
         return ours if ours in nets else mode(nets)
-    net = {data:usual(data) for data in {r['data'] for r in rows}}
+    net = {data:net_of(data) for data in {r['data'] for r in rows}}
     return [r for r in rows if r.get('net')==net[r['data']]]
 
 def label(r:dict) -> str: # of a grid or of `transfer.jsonl`

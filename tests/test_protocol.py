@@ -1,0 +1,160 @@
+"""What every method of the protocol keeps: what is judged is saved, options are checked whoever wrote them, older files load."""
+import json, shutil
+from pathlib import Path
+
+import pytest
+import torch
+from fastcore.test import test_close as close
+
+import bpc_nb.distill as making
+from bpc_nb.core import Coreset, registry
+from bpc_nb.data import load
+from bpc_nb.distill import configure, distill, known_to
+from bpc_nb.experts import open_buffer
+from bpc_nb.grid import bare, cells, key, lines
+from bpc_nb.learn import Leaf, Method, by_loss, learner, task_of
+from bpc_nb.networks import network
+from bpc_nb.search import known, rekey, renamed
+
+OLD, RESULTS = Path(__file__).parent/'v01', Path(__file__).parents[1]/'results'
+TINY = dict(net='mlp:width=4', experts=dict(n=2, epochs=3), select_runs=1, progress=False, device='cpu')
+RUN = TINY | dict(steps=2, every=1)
+STEPS = [n for n,m in registry().items() if m.steps]
+
+
+@pytest.fixture(autouse=True)
+def at_home(home): "A cache of its own"
+
+@pytest.fixture(scope='module')
+def data(): return load('digits')
+
+@pytest.fixture
+def add(monkeypatch):
+    "Adds methods for a test"
+    def to(**methods): monkeypatch.setattr(making, 'registry', lambda: registry() | methods)
+    return to
+
+def small(name): # options that make a method's step short
+    own = known_to(registry()[name])
+    short = dict(L=1, T=1, k_max=1, samples=2, batch=20, real=4, watch=4, most=2, matches=1, inner=1)
+    return RUN | {k:v for k,v in short.items() if k in own}
+
+
+# --- what is judged is what is saved -------------------------------------------------------------------------------------------
+def test_labels_and_weights_of_a_choice_are_saved(add, data, tmp_path, monkeypatch):
+    def begin(S, gen): return S._replace(y=torch.rand(10, 10, generator=gen).softmax(1), w=torch.arange(1., 11.))
+    add(own=Method(lambda task: begin, needs=frozenset(), steps=False))
+    seen = []
+    monkeypatch.setattr(making, 'evaluate', lambda S, *a, **k: seen.append(S) or dict(accuracy_mean=.5))
+    distill('own', data, 1, out=tmp_path/'run', **TINY | dict(experts={}))
+    saved = Coreset.load(tmp_path/'run'/'coreset.safetensors')
+    assert seen and all(torch.equal(a, b) for S in seen for a,b in zip(S[:3], saved[:3]))
+
+
+def test_labels_weights_and_steps_that_are_learned_are_saved(add, data, tmp_path, monkeypatch):
+    put = dict(w=lambda S, t: S._replace(w=t), steps=lambda S, t: S._replace(steps=t.exp()))
+    leaves = dict(w=Leaf(lambda S: torch.ones(10), put['w'], lr=.1), steps=Leaf(lambda S: torch.zeros(2, 1), put['steps'], each=False, lr=.1))
+    loss = lambda S, gen: (S.x**2).mean() + (S.w**2).mean() + (S.steps**2).sum()
+    add(own=Method(lambda task: by_loss(loss, **leaves), needs=frozenset()))
+    seen = []
+    monkeypatch.setattr(making, 'evaluate', lambda S, *a, **k: seen.append(S) or dict(accuracy_mean=float(len(seen))))
+    distill('own', data, 1, out=tmp_path/'run', **RUN | dict(experts={}))
+    saved = Coreset.load(tmp_path/'run'/'coreset.safetensors')
+    assert len(seen)==3 and saved.meta['step']==2
+    for a,b in zip((*seen[-1][:3], seen[-1].steps), (*saved[:3], saved.steps)): assert torch.equal(a, b)
+    assert saved.w.max() < 1 and saved.steps.max() < 1
+
+
+# --- options -------------------------------------------------------------------------------------------------------------------
+def test_a_recipes_typo_is_an_error(add):
+    add(own=Method(lambda task: None, {('digits', None): dict(stesp=3)}), range=Method(lambda task: None, {('digits', 1): dict(lr=-1.)}))
+    with pytest.raises(ValueError, match="recipe of own: option: unknown 'stesp', did you mean 'steps'?"): configure('own', 'digits', 1)
+    with pytest.raises(ValueError, match='lr: found -1.0'): configure('range', 'digits', 1)
+
+
+@pytest.mark.parametrize('name', [*registry()])
+def test_every_recipe_is_one_that_its_method_takes(name):
+    for at in registry()[name].recipes: configure(name, at[0] or 'mine', at[1] or 1)
+
+
+@pytest.mark.parametrize('name', STEPS)
+def test_soft_labels_wherever_the_loss_allows_them(name, data, tmp_path):
+    m, o = registry()[name], small(name)
+    if 'labels' in m.without:
+        with pytest.raises(ValueError, match="unknown 'labels'"): configure(name, 'digits', 1, labels='soft')
+        return
+    S = distill(name, data, 1, out=tmp_path/'run', labels='soft', **o)
+    assert S.y.shape==(10, 10) and torch.allclose(S.y.sum(1), torch.ones(10), atol=1e-5)
+    assert torch.equal(Coreset.load(tmp_path/'run'/'coreset.safetensors').y, S.y)
+
+
+@pytest.mark.parametrize('name', STEPS)
+def test_every_decoder_and_pixels_that_survive_8_bits(name, data, tmp_path):
+    S = distill(name, data, 1, out=tmp_path/'run', decode='factor2', pixels='8bit', **small(name))
+    y = S.examples().y
+    assert S.x.shape==(10, 1, 8, 8) and S.examples().x.shape==(40, 1, 8, 8)
+    assert (y.argmax(1) if y.ndim==2 else y).tolist()==sum(([k]*4 for k in range(10)), [])
+    close(S.x, S.quantised().x, 1e-4)
+    assert Coreset.load(tmp_path/'run'/'coreset.safetensors').decode=='factor2'
+
+
+@pytest.mark.parametrize('name', [n for n in STEPS if 'block' not in registry()[n].without])
+def test_blocks_change_rounding_and_nothing_else(name, data, tmp_path):
+    runs = [distill(name, data, 1, out=tmp_path/str(b), block=b, **small(name) | dict(steps=1)) for b in (0, 3)]
+    looks = [Coreset.load(tmp_path/str(b)/'looks'/'000001.safetensors').x for b in (0, 3)]
+    close(looks[0], looks[1], 1e-3)
+    assert (looks[0] - Coreset.load(tmp_path/'0'/'looks'/'000000.safetensors').x).abs().max() > 0 and len(runs)==2
+
+
+# --- files of version 0.1 ------------------------------------------------------------------------------------------------------
+def test_coresets_of_version_01_load(data):
+    hard, soft, white = (Coreset.load(OLD/f'{n}.safetensors') for n in ('hard', 'soft', 'white'))
+    assert torch.equal(hard.y, torch.arange(10)) and hard.w is None and soft.w.shape==(10,) and soft.y.shape==(10, 10)
+    assert (hard.decode, hard.targets, hard.steps)==('identity', False, None) and hard.examples() is hard
+    assert hard.transform.mean.shape==(1, 1, 1) and 0 <= hard.pixels(clamp=True).min() and white.kept.shape==(2, 3, 20, 20)
+    assert torch.equal(hard.x, data.draw(1, torch.Generator().manual_seed(0))._replace(x=hard.x).x)
+
+
+def test_a_buffer_of_version_01_opens(data):
+    b = open_buffer(OLD/'buffer', data, network('mlp:width=4', data.shape, data.K))
+    assert len(b.complete)==2 and b.index['epochs']==3 and b.read(b.complete[0], 3).isfinite().all()
+
+
+def test_a_run_of_version_01_goes_on(data, tmp_path):
+    shutil.copytree(OLD/'run', tmp_path/'run')
+    o = {k:v for k,v in json.loads((OLD/'run'/'config.json').read_text()).items() if k in known_to(registry()['wasserstein'])}
+    before = len((tmp_path/'run'/'log.jsonl').read_text().splitlines())
+    S = distill('wasserstein', data, 1, out=tmp_path/'run', resume=True, **o | dict(steps=6), progress=False, device='cpu')
+    rows = [json.loads(l) for l in (tmp_path/'run'/'log.jsonl').read_text().splitlines()]
+    assert [r['step'] for r in rows]==[2, 4, 6] and before==2 and S.x.shape==(10, 1, 8, 8)
+    old = json.loads((OLD/'run'/'log.jsonl').read_text().splitlines()[-1])['own'][0]
+    assert rows[-1]['own']['log_alpha'][0]!=old and abs(rows[-1]['own']['log_alpha'][0] - old) < .5
+
+
+# --- names of lines ------------------------------------------------------------------------------------------------------------
+def test_lines_of_version_01_get_todays_names_and_keep_everything_else(tmp_path):
+    (tmp_path/'coresets').mkdir()
+    for n in 'digits', 'search', 'transfer': shutil.copy(OLD/f'{n}.jsonl', tmp_path)
+    before = {n:lines(tmp_path/f'{n}.jsonl') for n in ('digits', 'search', 'transfer')}
+    for r in before['digits']: (tmp_path/'coresets'/f"{r['key']}.safetensors").write_text(r['key'])
+    new = rekey(tmp_path)
+    after = {n:lines(tmp_path/f'{n}.jsonl') for n in before}
+    assert set(new)=={r['key'] for n in ('digits', 'search') for r in before[n]} and after['transfer']==before['transfer']
+    for n in before: assert [r | dict(key=0) for r in before[n]]==[r | dict(key=0) for r in after[n]]
+    assert {r['key'] for r in after['digits']} <= {key(c) for c in cells(RESULTS/'digits.toml')}
+    assert {r['key'] for r in after['search']} <= {r['key'] for r in lines(RESULTS/'search.jsonl')}
+    for r, s in zip(before['digits'], after['digits']): assert (tmp_path/'coresets'/f"{s['key']}.safetensors").read_text()==r['key']
+    assert rekey(tmp_path)=={}
+
+
+def test_a_new_neutral_option_changes_no_name(monkeypatch):
+    import bpc_nb.grid as grid
+    c = cells(RESULTS/'digits.toml')[0]
+    name, known = key(c), grid.defaults
+    monkeypatch.setattr(grid, 'defaults', lambda m: known(m) | dict(neutral=1))
+    assert key(c | dict(config=c['config'] | dict(neutral=1)))==name!=key(c | dict(config=c['config'] | dict(neutral=2)))
+    assert bare(c)['config']==c['config']
+
+
+def test_every_line_in_the_book_has_todays_name():
+    assert all(renamed(r)['key']==r['key'] for p in sorted(RESULTS.glob('*.jsonl')) for r in lines(p) if known(r))
