@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DEFAULT', 'CELL', 'MARKS', 'MEANING', 'SMALL', 'RESULTS', 'own', 'check', 'read_tables', 'line_of', 'combinations',
-           'cells', 'bare', 'named', 'numbers', 'asked', 'key', 'lines', 'done', 'held', 'add', 'digest', 'keep',
-           'stored', 'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready', 'clock', 'run_cell', 'transfers',
+           'cells', 'bare', 'named', 'numbers', 'asked', 'key', 'same', 'lines', 'done', 'held', 'add', 'digest',
+           'keep', 'stored', 'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready', 'clock', 'run_cell', 'transfers',
            'transfer', 'whole_data', 'sampled', 'posteriors', 'tests', 'unfinished', 'finish', 'each', 'prepare',
            'picked', 'grid', 'waiting', 'found']
 
@@ -125,6 +125,11 @@ def asked(cell:dict, # as `cells` gives it
 def key(cell:dict) -> str: # as `cells` gives it
     "The name of a cell: a new option that changes nothing changes no name"
     return named(asked(cell))
+
+def same(method:str, a:dict, b:dict) -> bool: # a, b: configurations
+    "Whether two configurations of a method ask for the same, whatever options there were when each was written"
+    of = lambda config: asked(CELL | dict(method=method, config=config))['config']
+    return of(a)==of(b)
 
 # %% ../nbs/950_grid.ipynb #19b186dc
 def lines(path) -> list: # of dicts; a line that was cut off is left out
