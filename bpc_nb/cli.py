@@ -371,6 +371,7 @@ def bpc_search(file, # search file (TOML): a grid file; lists of steps are rungs
     head = f"held-out accuracy {100*rows[0]['held_out']:.1f} %, the best that was found; to measure it, put this into a grid file:"
     return f"{head}\n\n{as_table(rows[0]).rstrip()}"
 
+# %% ../nbs/970_cli.ipynb #ab0fdab3
 def bpc_rekey(results:str='results', # folder of lines and coresets
               json:bool=False, # print one JSON object
              ):

@@ -75,7 +75,7 @@ def test_help_of_a_method_is_its_own(command, method, bpc):
         text = said['--' + k.replace('_', '-')]
         assert ' '.join((notes[k] or '').split()) in text and len(text.split()) > 3 # no option without a comment
         assert text.endswith(f' (default: {default})') if default not in (None, '') else '(default' not in text
-    assert registry()[method].learns == bool(section(out, 'loop')) == bool(section(out, 'energy'))
+    assert registry()[method].steps == bool(section(out, 'loop')) == bool(section(out, 'energy'))
 
 
 def test_one_name_in_two_methods(bpc):
@@ -114,7 +114,7 @@ def test_every_option_reaches_its_function(monkeypatch):
     "What is typed for `distill` and `experts` is an argument of the function below it"
     seen = {}
     monkeypatch.setattr(cli, 'board', lambda *a: None) # its package is optional
-    monkeypatch.setattr(cli, 'distill', lambda *a, **kw: seen.update(kw) or Coreset(torch.zeros(1), torch.zeros(1), meta=dict(held_out=0., step=1)))
+    monkeypatch.setattr(cli, 'distill', lambda *a, **kw: seen.update(kw) or Coreset(torch.zeros(1, 1, 2, 2), torch.zeros(1), meta=dict(held_out=0., step=1)))
     value = lambda a: [] if a.nargs==0 else [{cli.whole: '3', cli.number: '.5', str: 'cpu'}.get(a.type, '2')]
     loaded = {o.flag for o in cli.loading().values()}
     for m in registry():
@@ -124,9 +124,9 @@ def test_every_option_reaches_its_function(monkeypatch):
             words += [a.option_strings[0], *value(a)]
         assert cli.main(['distill', 'digits', '--method', m, '--json', *words]) == 0
         assert takes.keys() <= seen.keys()
-        if not registry()[m].learns: continue
+        if not registry()[m].steps: continue
         handed = {k for k in seen if k not in inspect.signature(cli.distill).parameters}
-        assert handed >= cli.options(outer, ('seed', 'streams', 'state', 'record', 'progress')).keys() | cli.options(energy).keys()
+        assert handed >= (cli.options(outer, ('seed', 'streams', 'state', 'record', 'progress')).keys() | cli.options(energy).keys()) - {*registry()[m].without}
     assert cli.options(make_experts, ('progress', 'after')).keys() <= {a.dest for a in cli.parser('experts')._actions}
 
 
@@ -145,7 +145,8 @@ def test_an_option_that_no_run_can_use(refused, monkeypatch, words, said):
 
 def test_list(bpc):
     found = json.loads(bpc('list', '--json')[1])
-    assert [*found] == ['methods', 'datasets', 'networks', 'energies', 'protocols','spaces']
+    assert [*found] == ['methods', 'datasets', 'networks', 'energies', 'protocols', 'decoders', 'evaluators', 'metrics', 'spaces']
+    assert found['decoders']==['identity', 'factor2'] and {'students', 'ridge', 'hmc'} <= {*found['evaluators']} and 'ece' in found['metrics'] and found['spaces']==['images', 'vectors']
     assert 'cd' in found['methods'] and 'digits' in found['datasets'] and 'convnet' in found['networks'] and 'focal' in found['energies'] and 'dc' in found['protocols']
     assert re.match(r'methods .*\bcd, ', bpc('list')[1])
 
@@ -288,7 +289,7 @@ AS_JSON = dict( # command -> words that make it cheap
     distill=f'digits --L 2 --T 1 --k-max 2 --steps 2 --every 2 {SHORT}', plan=f'digits --L 2 --T 1 --k-max 2 --steps 2 --every 2 {SHORT}',
     evaluate='s.safetensors --runs 1 --control', predictive='s.safetensors --protocol ensemble', experts=f'digits --net {NET} --n 1 --epochs 1', show='s.safetensors',
     explore='runs/one --stay', data='digits', list='', grid='two.toml --device cpu', search='two.toml --device cpu', transfer='s.safetensors --nets mlp:width=8;mlp:width=9 --protocol quick --runs 1',
-    whole='digits --net mlp:width=8 --protocol quick --epochs 1 --runs 1', tables='', zoo='', bench='--quick --kinds students --contenders floor --repeats 1 --out b.jsonl',
+    whole='digits --net mlp:width=8 --protocol quick --epochs 1 --runs 1', tables='', zoo='', rekey='lines', bench='--quick --kinds students --contenders floor --repeats 1 --out b.jsonl',
     scale='--quick --L 1 --steps 1 --out s.jsonl', demo='', doctor='', completion='')
 
 
@@ -300,6 +301,7 @@ def test_every_command_prints_one_json_document(command, bpc, monkeypatch):
     monkeypatch.setattr(explorer, 'served', lambda page, port, log: subprocess.Popen([sys.executable, '-c', '']))
     load_coreset('digits', ipc=1).save('s.safetensors')
     Path('two.toml').write_text('[[cells]]\nseed = [0, 1]\n' + CELL)
+    Path('lines').mkdir()
     if command == 'explore': assert bpc('distill', *AS_JSON['distill'].split(), '--out', 'runs/one')[0] == 0
     code, out, err = bpc(command, *AS_JSON[command].split(), '--json')
     assert (code, err) == (0, ''), err
