@@ -107,11 +107,13 @@ def task(method:str, data:Data, net:Network, config:dict, # config: as `configur
 # %% ../nbs/410_distill.ipynb #021a053a
 def start_of(data:Data, ipc:int, config:dict, task:Task, l:Learner, seed:int=0, device='cpu', meta:dict={}) -> Coreset:
     "Where a run starts: examples, chosen where a method chooses, and stored as the decoder wants them"
-    S = starts()[config.get('start', 'real')](data, ipc*DECODERS[config['decode']].times, stream(seed, 'start'))
+    decode = config.get('decode', 'identity')
+    S = starts()[config.get('start', 'real')](data, ipc*DECODERS[decode].times, stream(seed, 'start'))
     S, first = S._replace(x=S.x.to(device), y=S.y.to(device), meta=S.meta | meta), registry().get(config.get('start'))
     for b in (first and learner(first, task, defaults(first)), l):
         if b and b.begin: S = b.begin(S, stream(seed, 'choice'))
-    return stored(S, config['decode'])
+    if S.targets and l.loss: raise ValueError(f"start: {config['start']} makes targets of a regression, which other methods cannot start from; take real, mix, noise or a method that chooses")
+    return stored(S, decode)
 
 # %% ../nbs/410_distill.ipynb #755f4a8b
 def requested(method:str, data:Data, ipc:int, net:Network, seed:int, config:dict, buffer, streams:int) -> dict: # plain values

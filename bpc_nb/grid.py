@@ -25,7 +25,7 @@ from .evaluate import PROTOCOLS, evaluate
 from .experts import experts, of_data
 from .fast import accelerate
 from .images import NAMED, as_size
-from .learn import ENERGY
+from .learn import ENERGY, Method
 from .metrics import Diverged
 from .networks import NETWORKS, network
 from .options import options_of, whole
@@ -116,7 +116,8 @@ def asked(cell:dict, # as `cells` gives it
           skip=(), # fields and options that do not count
          ) -> dict:
     "What a cell asks for: all that differs from the defaults, and the version of their meaning"
-    known, own = defaults(registry()[cell['method']]), options_of(experts)
+    known = defaults(Method(lambda task: None)) | defaults(registry()[cell['method']]) # an option that it no longer takes had its default
+    own = options_of(experts)
     fields = {k:cell[k] for k in CELL if k not in skip and (k in ('method','data','ipc') or cell[k]!=CELL[k])}
     config = {k:v for k,v in cell['config'].items() if k not in skip and v!=known.get(k, ...)}
     config['experts'] = {k:v for k,v in cell['config'].get('experts', {}).items() if v!=own.get(k, ...)}

@@ -105,16 +105,17 @@ def staged(first, then, # losses or learners
           ) -> Learner:
     "A learner that becomes another one"
     a, b = learner_of(first), learner_of(then)
-    if a.leaves.keys()!=b.leaves.keys(): raise ValueError(f"staged: the first moves {', '.join(a.leaves)}, the second {', '.join(b.leaves)}; both must move the same")
+    if a.leaves.keys()!=b.leaves.keys():
+        raise ValueError(f"staged: the first moves {', '.join(a.leaves)}, the second {', '.join(b.leaves)}; both must move the same")
     if any(l.begin for l in (a, b)): raise ValueError("staged: a method that begins with a choice of its own cannot be a stage; choose with start=")
     def loss(S, gen, carry, **own):
-        n, inner = carry
-        now = a if n < after else b
-        if n==after: inner = begin(b, S, gen)
-        value, inner = now.loss(S, gen, inner, **own)
-        return value, (n + (inner is None or now.carry is not None), inner) # an episode counts when it is over
-    def begin(l, S, gen): return l.carry(S, gen) if l.carry else None
-    return Learner(loss, a.leaves, lambda S, gen: (0, begin(a, S, gen)))
+        n, *kept = carry
+        i = int(n >= after)
+        value, new = (a, b)[i].loss(S, gen, kept[i], **own)
+        if new is not None and not (a, b)[i].carry: raise ValueError("staged: a step of one is an episode, and a stage is one move a step; take a loss or a pool")
+        kept[i] = new
+        return value, (n+1, *kept)
+    return Learner(loss, a.leaves, lambda S, gen: (0, *(l.carry(S, gen) if l.carry else None for l in (a, b))))
 
 # %% ../nbs/400_learn.ipynb #746ea387
 class Method(NamedTuple):
@@ -145,6 +146,7 @@ def learner(m:Method, task:Task, config:dict) -> Learner: # config: as `configur
     made = m.make(task, **{k:config[k] for k in options_of(m.make) if k in config})
     if not m.steps: return begun_by(made)
     l = learner_of(made)
+    if config.get('pixels')=='8bit' and 'x' not in l.leaves: raise ValueError("pixels: this method learns no images, so there is nothing to round; take pixels='free'")
     if config.get('pixels')=='8bit': l = l._replace(leaves=l.leaves | dict(x=seen_in_8_bit(l.leaves['x'])))
     if config.get('labels')=='soft': l = l._replace(leaves=l.leaves | dict(y=soft_labels(task.data.K, config['lr_labels'])))
     return l

@@ -71,7 +71,7 @@ def of_step(m:Method, S:Coreset, net:Network, data:Data, config:dict, device) ->
     "Seconds of a step, what the first one took more, and MB"
     before, stand_in = peak_from_here(), lambda net: Pair(*[net.init(stream(0)).to(device)]*2)
     l = learner(m, task_of(net, config, data, stand_in(net), stand_in), config)
-    S = stored(S, config['decode'])
+    S = stored(S, config.get('decode', 'identity'))
     state = begun(S, l, [stream(0, device=device)])
     step, more = stopwatch(lambda: outer_step(state, S, l, stream(0, device=device)))
     return step, more, torch.cuda.max_memory_allocated()/1e6 if device!='cpu' else peak() - before
@@ -86,7 +86,7 @@ def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `disti
     config, m = configure(method, data.name, ipc, **of_space(method, data, options)), registry()[method]
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     own, fast = options_of(experts) | config['experts'], accelerate(net, config['bf16'], config['compile'])
-    S = starts()[config.get('start', 'real')](data, ipc*DECODERS[config['decode']].times, stream(0, 'plan'))
+    S = starts()[config.get('start', 'real')](data, ipc*DECODERS[config.get('decode', 'identity')].times, stream(0, 'plan'))
     S = S._replace(x=S.x.to(device), y=S.y.to(device))
     step, more, memory = of_step(m, S, net, data, config, device) if m.steps else (0., 0., 0.) # choosing takes what the experts take
     needs = 'experts' in wants(method, config) and not buffer

@@ -15,7 +15,7 @@ from ..augment import siamese
 from ..core import Coreset
 from ..data import by_class
 from ..evaluate import SIAMESE
-from ..learn import Method, Task
+from ..learn import ENERGY, Method, Task
 from ..networks import features_of
 from ..options import Count
 
@@ -58,4 +58,4 @@ RECIPES = { # (None, None) is for data of one's own
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc', steps=5000, every=500),
 }
 
-METHODS = {'dm': Method(dm, RECIPES, frozenset(), without=('block','labels','lr_labels'))} # class by class, without an energy
+METHODS = {'dm': Method(dm, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'))} # class by class, without an energy
