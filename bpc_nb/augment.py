@@ -119,5 +119,6 @@ def siamese(strategy:str, shape, # (C,H,W): grey images are not flipped
     aug = augment('_'.join(words))
     for w in words:
         if not all(differentiable(f, shape) for f in AUGMENTATIONS[w]):
-            raise ValueError(f"augment: no gradient comes back through {w!r}, so the images cannot learn by it; leave it out of {strategy!r}")
+            raise ValueError(f"augment: no gradient comes back through {w!r}, so the images cannot learn by it; "
+                             f"leave it out of {strategy!r}")
     return aug

@@ -265,10 +265,12 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
                  json:bool=False, # print one JSON object
                  **given):
     "Judge a coreset on test images: fresh students, a posterior, ridge regression"
-    for k in set.keys() & inspect.signature(evaluate).parameters: raise ValueError(f"set: {k!r} is no option of the evaluator alone; give it as --{k.replace('_', '-')}")
+    for k in set.keys() & inspect.signature(evaluate).parameters:
+        raise ValueError(f"set: {k!r} is no option of the evaluator alone; give it as --{k.replace('_', '-')}")
     coreset = Coreset.load(file)
     data = data_of(coreset, data, given)
-    r = evaluate(coreset, data, runs, protocol, net, seed, control=control, evaluator=evaluator, device=auto(device), progress=not json, **set)
+    r = evaluate(coreset, data, runs, protocol, net, seed, control=control, evaluator=evaluator, device=auto(device),
+                 progress=not json, **set)
     r |= dict(data=data.name, coreset=str(file))
     if json: return r
     item = space_of(coreset.x).item
@@ -308,9 +310,11 @@ def bpc_show(file, # a coreset
     s = Coreset.load(file)
     space, p = space_of(s.x), s.pixels()
     space.save(s, to := Path(out or Path(file).with_suffix(space.suffix)))
-    outside = dict(outside=round(((p<0)|(p>1)).float().mean().item(), 4)) if space.eight_bit else {} # share of pixel values that no display can show
+    # share of pixel values that no display can show
+    outside = dict(outside=round(((p<0)|(p>1)).float().mean().item(), 4)) if space.eight_bit else {}
     found = dict(**{space.item+'s': list(s.x.shape)}, classes=list(s.classes), labels='soft' if s.y.is_floating_point() else 'hard',
-                 **outside, **{k:v for k,v in s.meta.items() if k in ('method','data','ipc','seed','net','held_out','step')}, **{space.suffix[1:]: str(to)})
+                 **outside, **{k:v for k,v in s.meta.items() if k in ('method','data','ipc','seed','net','held_out','step')},
+                 **{space.suffix[1:]: str(to)})
     return found if json else (space.show(s) + '\n\n')*(draws() or not space.eight_bit) + lines(found)
 
 # %% ../nbs/970_cli.ipynb #274f818d

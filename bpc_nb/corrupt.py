@@ -109,7 +109,8 @@ def zoomed(x, factor):
     "The middle of an image, enlarged to its size"
     n = [ceil(s/factor) for s in x.shape[2:]]
     top, left = ((s-m)//2 for s,m in zip(x.shape[2:], n))
-    big = F.interpolate(x[:,:,top:top+n[0],left:left+n[1]], size=[max(s, round(m*factor)) for s,m in zip(x.shape[2:], n)], mode='bilinear', align_corners=True)
+    big = F.interpolate(x[:,:,top:top+n[0],left:left+n[1]], size=[max(s, round(m*factor)) for s,m in zip(x.shape[2:], n)], mode='bilinear',
+                        align_corners=True)
     top, left = ((b-s)//2 for b,s in zip(big.shape[2:], x.shape[2:]))
     return big[:,:,top:top+x.shape[2],left:left+x.shape[3]]
 
@@ -188,8 +189,10 @@ def jpeg_compression(x, c, gen=None):
 
 # %% ../nbs/340_corrupt.ipynb #33a812b4
 CORRUPTIONS = dict( # function, constants for severity 1 to 5, as CIFAR-10-C has them
-    gaussian_noise=(gaussian_noise, (.04,.06,.08,.09,.10)), shot_noise=(shot_noise, (500,250,100,75,50)), impulse_noise=(impulse_noise, (.01,.02,.03,.05,.07)),
-    defocus_blur=(defocus_blur, ((.3,.4),(.4,.5),(.5,.6),(1,.2),(1.5,.1))), glass_blur=(glass_blur, ((.05,1,1),(.25,1,1),(.4,1,1),(.25,1,2),(.4,1,2))),
+    gaussian_noise=(gaussian_noise, (.04,.06,.08,.09,.10)), shot_noise=(shot_noise, (500,250,100,75,50)),
+    impulse_noise=(impulse_noise, (.01,.02,.03,.05,.07)),
+    defocus_blur=(defocus_blur, ((.3,.4),(.4,.5),(.5,.6),(1,.2),(1.5,.1))),
+    glass_blur=(glass_blur, ((.05,1,1),(.25,1,1),(.4,1,1),(.25,1,2),(.4,1,2))),
     motion_blur=(motion_blur, ((6,1),(6,1.5),(6,2),(8,2),(9,2.5))), zoom_blur=(zoom_blur, (.06,.11,.16,.21,.26)),
     snow=(snow, ((.1,.2,1,.6,8,3,.95),(.1,.2,1,.5,10,4,.9),(.15,.3,1.75,.55,10,4,.9),(.25,.3,2.25,.6,12,6,.85),(.3,.3,1.25,.65,14,12,.8))),
     frost=(frost, ((1,.2),(1,.3),(.9,.4),(.85,.4),(.75,.45))), fog=(fog, ((.2,3),(.5,3),(.75,2.5),(1,2),(1.5,1.75))),
@@ -206,8 +209,10 @@ def corrupt(pixels:Tensor, # (B,C,H,W) in [0,1], C 1 or 3
     "Spoil images"
     f, constants = choose(name, CORRUPTIONS, 'corruption')
     c = constants[whole('severity', severity, 1, 5) - 1]
-    if pixels.ndim!=4 or pixels.shape[1] not in (1,3): raise ValueError(f"pixels: found shape {tuple(pixels.shape)}; expected (B,1,H,W) or (B,3,H,W)")
-    if min(pixels.shape[2:])<8: raise ValueError(f"pixels: images of {tuple(pixels.shape[2:])} are too small to be corrupted; at least 8x8 is needed")
+    if pixels.ndim!=4 or pixels.shape[1] not in (1,3):
+        raise ValueError(f"pixels: found shape {tuple(pixels.shape)}; expected (B,1,H,W) or (B,3,H,W)")
+    if min(pixels.shape[2:])<8:
+        raise ValueError(f"pixels: images of {tuple(pixels.shape[2:])} are too small to be corrupted; at least 8x8 is needed")
     return torch.cat([(f(x.clamp(0, 1), c, gen).clamp(0, 1)*255).floor()/255 for x in pixels.cpu().float().split(batch)])
 
 # %% ../nbs/340_corrupt.ipynb #968f04e8

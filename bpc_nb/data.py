@@ -57,11 +57,13 @@ def draw(data:Data, # where to draw from
     "A class-balanced random part of the training images"
     k, ipc = int(np.argmin(data.counts)), whole('ipc', ipc, 1)
     if data.counts[k] < ipc:
-        raise ValueError(f"ipc: class {data.classes[k]!r} has {data.counts[k]} training {space_of(data.shape).item}s, fewer than {ipc}; use ipc={data.counts[k]} or less")
+        raise ValueError(f"ipc: class {data.classes[k]!r} has {data.counts[k]} training {space_of(data.shape).item}s, fewer than {ipc}; "
+                         f"use ipc={data.counts[k]} or less")
     of = [(data.train.y==k).nonzero().squeeze(1) for k in range(data.K)]
     i = torch.cat([w[torch.randperm(len(w), generator=gen, device=gen.device)[:ipc].cpu()] for w in of])
     return Coreset(*(t[i] for t in data.train), transform=data.transform, classes=data.classes,
-                   meta=dict(method='random', ipc=ipc, data=data.name, checksum=data.meta['checksum'], recipe=data.meta['recipe']) | of_table(data.meta))
+                   meta=dict(method='random', ipc=ipc, data=data.name, checksum=data.meta['checksum'], recipe=data.meta['recipe'])
+                   | of_table(data.meta))
 
 def of_table(meta:dict) -> dict: # of data or a coreset
     "What a coreset needs to know of a table; nothing where there is none"
@@ -111,12 +113,14 @@ def apart(y:Tensor, # labels (N,), training ones first
          ): # indices of training and of test images, fold
     "The training and the test part"
     if n<len(y):
-        if fold is not None: raise ValueError(f"fold: this data set has a test part of its own, so fold={fold!r} means nothing; leave it out")
+        if fold is not None:
+            raise ValueError(f"fold: this data set has a test part of its own, so fold={fold!r} means nothing; leave it out")
         return torch.arange(n), torch.arange(n, len(y)), None
     whole('folds', folds, 2, n)
     fold = 0 if fold is None else whole('fold', fold, 0, folds-1)
     if (few := y.bincount()).min()<2:
-        raise ValueError(f"source: class {classes[few.argmin()]!r} has one example, too few for a training and a test part; add some, or a test part")
+        raise ValueError(f"source: class {classes[few.argmin()]!r} has one example, too few for a training and a test part; "
+                         "add some, or a test part")
     test = deal(y, folds, gen)==fold
     return (~test).nonzero().squeeze(1), test.nonzero().squeeze(1), fold
 
@@ -163,7 +167,8 @@ def fit(xs, # () -> batches of pixels (B,C,H,W)
     "The transform of the training pixels"
     D = int(np.prod(shape))
     if zca and D>ZCA_LIMIT:
-        raise ValueError(f"zca: images of {'x'.join(map(str, shape))} need three {D}x{D} matrices, {D*D*24/1e9:.1f} GB, above the limit of {ZCA_LIMIT**2*24/1e9:.1f} GB; "
+        raise ValueError(f"zca: images of {'x'.join(map(str, shape))} need three {D}x{D} matrices, {D*D*24/1e9:.1f} GB, "
+                         f"above the limit of {ZCA_LIMIT**2*24/1e9:.1f} GB; "
                          f"pass size= to make them smaller, at most {int((ZCA_LIMIT//shape[0])**.5)}, or zca=False")
     t = normaliser(xs())
     if not zca: return t
@@ -194,7 +199,9 @@ def read_rows(source, label:str, # a table, and its column of classes
               given:dict, # options of images, which a table does not have
              ): # name, tensors x and y, meta
     "A table, as `read` reads images"
-    if not table_files(source): raise ValueError(f"label: {label!r} is a column of a table (.csv, .tsv or .parquet), and the source is {source if isinstance(source, str) else type(source).__name__!r}; leave label out")
+    if not table_files(source):
+        raise ValueError(f"label: {label!r} is a column of a table (.csv, .tsv or .parquet), "
+                         f"and the source is {source if isinstance(source, str) else type(source).__name__!r}; leave label out")
     for k,v in given.items():
         if v: raise ValueError(f"{k}: found {v!r}, and {source} is a table; {k} is for images, leave it out")
     x, y, columns, n = read_table(source, label)
@@ -202,7 +209,8 @@ def read_rows(source, label:str, # a table, and its column of classes
     y, classes = as_labels(y, n, what='label')
     table = dict(label=label, columns=[[c.name, c.kind, [*c.values]] for c in columns])
     check = hashlib.sha256(repr(table).encode() + x.numpy().tobytes() + y.numpy().tobytes())
-    return table_files(source)[0].stem if n==len(y) else os.path.basename(os.path.abspath(source)), dict(x=x, y=y), dict(n=n, classes=classes, checksum=check.hexdigest(), table=table)
+    return (table_files(source)[0].stem if n==len(y) else os.path.basename(os.path.abspath(source)), dict(x=x, y=y),
+            dict(n=n, classes=classes, checksum=check.hexdigest(), table=table))
 
 # %% ../nbs/110_data.ipynb #e79bcc4c
 def load(source='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of these
@@ -220,9 +228,11 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
     "Labelled images or rows from anywhere, split, normalised and, on request, whitened"
     size, seed = as_size(size), whole('seed', seed, 0)
     rows = label is not None or is_table(source)
-    name, t, meta = read_rows(source, label, dict(size=size, zca=zca, skip_bad=skip_bad)) if rows else read(source, root, size, skip_bad, download)
+    name, t, meta = read_rows(source, label,
+                              dict(size=size, zca=zca, skip_bad=skip_bad)) if rows else read(source, root, size, skip_bad, download)
     x, y = t['x'], t['y']
-    if len(meta['classes']) < 2: raise ValueError(f"data: all {space_of(x).item}s of {name} are of one class, {meta['classes'][0]!r}; a classifier needs two classes or more")
+    if len(meta['classes']) < 2: raise ValueError(f"data: all {space_of(x).item}s of {name} are of one class, {meta['classes'][0]!r}; "
+                                                  "a classifier needs two classes or more")
     i, test, fold = apart(y, meta['n'], folds, fold, stream(seed, 'folds'), meta['classes'])
     held = hold(y[i], held_out, stream(seed, 'held'))
     i, out = i[~held], i[held]
@@ -231,9 +241,12 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
                   held_out=held_out, seed=seed, skip_bad=bool(skip_bad))
     if fold is not None: recipe |= dict(folds=int(folds), fold=fold)
     if rows: recipe |= dict(label=label)
-    transform = standardiser(x[i], measured(columns_of(meta, x.shape[1]))) if rows else fit(lambda: batches(x, i), x.shape[1:], zca, origin(meta['checksum'], recipe))
-    if meta.get('jpeg') and NAMED.get(name, (None,))[0] not in (None,'Imagenette'): name += ' (JPEG)' # published without loss: a copy says what it is
-    note = dict(name=name, checksum=meta['checksum'], recipe=recipe, **(of_table(meta) if rows else dict(range=limits(x), skipped=meta.get('skipped', []))))
+    transform = (standardiser(x[i], measured(columns_of(meta, x.shape[1])))
+                 if rows else fit(lambda: batches(x, i), x.shape[1:], zca, origin(meta['checksum'], recipe)))
+    if meta.get('jpeg') and NAMED.get(name, (None,))[0] not in (None,'Imagenette'):
+        name += ' (JPEG)' # published without loss: a copy says what it is
+    note = dict(name=name, checksum=meta['checksum'], recipe=recipe,
+                **(of_table(meta) if rows else dict(range=limits(x), skipped=meta.get('skipped', []))))
     return Data(name, part(i), part(out), part(test), tuple(meta['classes']), transform, note)
 
 # %% ../nbs/110_data.ipynb #e5fbf68f
@@ -252,9 +265,11 @@ def match(data:Data, # what a coreset is to be used with
     same_table(data, coreset)
     if (shape := tuple(coreset.x.shape[1:])) != data.shape:
         size = f"load the data with size={shape[1:]}, or" if len(shape)==len(data.shape)==3 else "take"
-        raise ValueError(f"coreset: its {space_of(shape).item}s are {shape}, the {space_of(data.shape).item}s of {data.name} are {data.shape}; {size} another coreset")
+        raise ValueError(f"coreset: its {space_of(shape).item}s are {shape}, "
+                         f"the {space_of(data.shape).item}s of {data.name} are {data.shape}; {size} another coreset")
     if coreset.classes and tuple(coreset.classes)!=data.classes:
-        raise ValueError(f"coreset: its classes are {listed(coreset.classes)}, those of {data.name} are {listed(data.classes)}; use the data that it was made from")
+        raise ValueError(f"coreset: its classes are {listed(coreset.classes)}, those of {data.name} are {listed(data.classes)}; "
+                         "use the data that it was made from")
     K = coreset.y.shape[1] if coreset.y.ndim==2 else int(coreset.y.max())+1
     if K>data.K or coreset.y.ndim==2 and K<data.K: raise ValueError(f"coreset: its labels are of {K} classes, {data.name} has {data.K}")
     made, own = coreset.meta.get('recipe') or {}, data.meta['recipe']
@@ -272,16 +287,19 @@ def same_table(data:Data, coreset:Coreset):
     ours, theirs = ({c.name:c for c in columns_of(m, 0)} for m in (coreset.meta, data.meta))
     for k in [*ours, *theirs]:
         a, b = (f'{c.kind} {", ".join(c.values)}'.strip() if (c := of.get(k)) else 'absent' for of in (ours, theirs))
-        if a!=b: raise ValueError(f"coreset: column {k!r} is {a} in its table, and {b} in {data.name}; both need the same columns and categories")
+        if a!=b: raise ValueError(f"coreset: column {k!r} is {a} in its table, and {b} in {data.name}; "
+                                  "both need the same columns and categories")
 
 def listed(names): return ', '.join(map(str, names[:3])) + (f', ... ({len(names)})' if len(names)>3 else '')
 
 def refit(data:Data, coreset:Coreset) -> Transform:
     "The transform of a coreset whose file does not hold its whitening matrix"
     t = data.transform
-    if t.white is None: t = fit(lambda: map(t.inverse, data.train.x.split(200)), data.shape, True, origin(data.meta['checksum'], data.meta['recipe']))
+    if t.white is None:
+        t = fit(lambda: map(t.inverse, data.train.x.split(200)), data.shape, True, origin(data.meta['checksum'], data.meta['recipe']))
     if (off := (t(coreset.kept.cpu()) - coreset.x.cpu()).abs().max()) < 1e-2: return t
-    raise ValueError(f"coreset: it was whitened with a matrix that cannot be fitted again on {data.name} (its images would move by {off:.2g}); "
+    raise ValueError(f"coreset: it was whitened with a matrix that cannot be fitted again on {data.name} (its images would move "
+                     f"by {off:.2g}); "
                      f"load the data with the recipe in its metadata, {coreset.meta.get('recipe')}")
 
 # %% ../nbs/110_data.ipynb #4a22352c
@@ -290,5 +308,7 @@ def summary(data:Data) -> dict: # plain values
     counts = {k: getattr(data, k).y.bincount(minlength=data.K).tolist() for k in ('train','held','test')}
     stat = {k: [round(v, 4) for v in getattr(data.transform, k).flatten().tolist()] for k in ('mean','std')}
     table = dict(columns=[f'{c.name} ({", ".join((c.kind, *c.values))})' for c in columns_of(data.meta, 0)]) if of_table(data.meta) else {}
-    return dict(name=data.name, shape=list(data.shape), classes=list(data.classes), **{space_of(data.shape).item+'s': {k: sum(v) for k,v in counts.items()}}, counts=counts, **table,
-                **stat, **{k:v for k,v in data.meta.items() if k=='range'}, zca=data.transform.white is not None, checksum=data.meta['checksum'])
+    return dict(name=data.name, shape=list(data.shape), classes=list(data.classes),
+                **{space_of(data.shape).item+'s': {k: sum(v) for k,v in counts.items()}}, counts=counts, **table,
+                **stat, **{k:v for k,v in data.meta.items() if k=='range'}, zca=data.transform.white is not None,
+                checksum=data.meta['checksum'])

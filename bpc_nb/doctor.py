@@ -61,10 +61,12 @@ def wrong(f:dict) -> list: # of sentences
     out = [f"{n} is {p['version'] or 'not installed'}, {p['needs'] or 'any version'} is needed: pip install -U '{n}{p['needs']}'"
            for n,p in lacks]
     if f['threads'] > f['cores']: out.append(f"torch uses {f['threads']} threads on {f['cores']} cores: set OMP_NUM_THREADS={f['cores']}")
-    if f['driver'] and not f['gpu']: out.append("there is an NVIDIA driver, but torch sees no GPU: install a torch with CUDA, or look at CUDA_VISIBLE_DEVICES")
+    if f['driver'] and not f['gpu']:
+        out.append("there is an NVIDIA driver, but torch sees no GPU: install a torch with CUDA, or look at CUDA_VISIBLE_DEVICES")
     c = f['cache']
     if not c['writable']: out.append(f"the cache {c['folder']} cannot be written: set BPC_CACHE to another folder")
-    if c['free_gb'] < 1: out.append(f"{c['free_gb']} GB are free beside the cache {c['folder']}: make room, or set BPC_CACHE to another disk")
+    if c['free_gb'] < 1:
+        out.append(f"{c['free_gb']} GB are free beside the cache {c['folder']}: make room, or set BPC_CACHE to another disk")
     if f['data'] and not Path(f['data']).is_dir(): out.append(f"BPC_DATA names no folder: {f['data']}")
     return out
 
@@ -83,7 +85,8 @@ def described(f:dict) -> str:
         *[f"extra       {e}: {have({n:p for n,p in of.items() if not p['ok']}) or 'all there'}" for e,of in f['extras'].items()],
         f"device      {f['gpu'] or 'cpu, no GPU'}; {f['cpu']}", f"threads     {f['threads']} on {f['cores']} cores",
         f"compiler    {f['compiler'] or 'none: what a recipe would compile runs uncompiled, which is slower'}",
-        f"cache       {c['folder']}: {c['mb']} MB, {c['buffers']} buffers of experts, {c['free_gb']} GB free", f"data        {f['data'] or 'BPC_DATA is not set: ~/.cache/bpc_nb/data'}"])
+        f"cache       {c['folder']}: {c['mb']} MB, {c['buffers']} buffers of experts, {c['free_gb']} GB free",
+                      f"data        {f['data'] or 'BPC_DATA is not set: ~/.cache/bpc_nb/data'}"])
 
 def bpc_doctor(json:bool=False, # print one JSON object
               ):

@@ -129,13 +129,15 @@ def examples_of(coreset:Coreset, device) -> Coreset:
 def without_steps(S:Coreset, evaluator:str) -> Coreset:
     "The coreset, or one sentence where it has step sizes that only students can take"
     if S.steps is None: return S
-    raise ValueError(f"evaluator: the coreset has learned step sizes, which students take and {evaluator} cannot; take evaluator='students', or coreset._replace(steps=None)")
+    raise ValueError(f"evaluator: the coreset has learned step sizes, which students take and {evaluator} cannot; "
+                     "take evaluator='students', or coreset._replace(steps=None)")
 
 def matched(coreset, data, net) -> tuple: # as in `evaluate`
     "A coreset and data in one model space, and the network that the coreset was made with"
     data = match(data, coreset)
     if coreset.kept is not None: coreset = coreset._replace(transform=data.transform, kept=None)
-    return coreset, data, net if isinstance(net, Network) else network(net or coreset.meta.get('net') or default_net(data.shape), data.shape, data.K)
+    return coreset, data, net if isinstance(net, Network) else network(net or coreset.meta.get('net') or default_net(data.shape),
+                                                                       data.shape, data.K)
 
 # %% ../nbs/310_evaluate.ipynb #f46b3996
 def means(rows:list, # a row for each run

@@ -64,7 +64,8 @@ class Buffer(NamedTuple):
         try:
             fetch_row(self.shard(group, epoch), row, self.index['P']*(2 if self.index['half'] else 4))
             with safe_open(self.shard(group, epoch), 'pt') as f: return f.get_slice('theta')[row].float()
-        except (SafetensorError, FileNotFoundError): raise ValueError(f"buffer: {self.shard(group, epoch)} is missing or cut off; remove the group's files and run `bpc experts` again") from None
+        except (SafetensorError, FileNotFoundError): raise ValueError(f"buffer: {self.shard(group, epoch)} is missing or cut off; "
+                                                                      "remove the group's files and run `bpc experts` again") from None
 
     def draw(self, gen:Generator, # source of randomness
              T:int=2, # horizon in epochs
@@ -74,7 +75,8 @@ class Buffer(NamedTuple):
         last = self.index['epochs'] - T + 1
         hi = last if hi is None else min(hi, last)
         if T < 0 or not 0 <= lo < hi:
-            raise ValueError(f"T, start: no epoch k with {lo} <= k < {start[1]} and k + {T} <= {self.index['epochs']}, the number of epochs in {self.folder}; lower T, or train experts for more epochs")
+            raise ValueError(f"T, start: no epoch k with {lo} <= k < {start[1]} and k + {T} <= {self.index['epochs']}, "
+                             f"the number of epochs in {self.folder}; lower T, or train experts for more epochs")
         experts = self.complete
         if not experts: raise ValueError(f"buffer: {self.folder} holds no finished trajectory; run `bpc experts` again to continue it")
         i, k = (torch.randint(a, b, (), generator=gen, device=gen.device).item() for a,b in ((0, len(experts)), (lo, hi)))
@@ -98,7 +100,8 @@ def same_or_raise(have:dict, want:dict, folder):
     for k in want:
         if have.get(k) != want[k]:
             what = dict(split='held_out, seed, folds, fold', N='the number of training images').get(k, k)
-            raise ValueError(f"buffer: {folder} was made with {what} = {have.get(k)!r}, not {want[k]!r}; choose another folder or use the same {what}")
+            raise ValueError(f"buffer: {folder} was made with {what} = {have.get(k)!r}, not {want[k]!r}; "
+                             f"choose another folder or use the same {what}")
 
 # %% ../nbs/210_experts.ipynb #00f01428
 def open_buffer(folder, # as `experts` wrote it
@@ -129,7 +132,8 @@ def resume(buffer:Buffer, group:int, rows, net:Network, seed:int, device):
     E, last = buffer.index['epochs'], buffer.folder/f'g{group:03}_last.safetensors'
     if buffer.shard(group, E).exists(): return E, None
     if last.exists():
-        with safe_open(last, 'pt') as f: e, state = int(f.metadata()['epoch']), Trained(f.get_tensor('theta').to(device), f.get_tensor('velocity').to(device))
+        with safe_open(last, 'pt') as f:
+            e, state = int(f.metadata()['epoch']), Trained(f.get_tensor('theta').to(device), f.get_tensor('velocity').to(device))
     else:
         theta = torch.stack([net.init(stream(seed, 'expert', r, 'init')) for r in rows]).to(device)
         e, state = 0, Trained(theta, torch.zeros_like(theta))
@@ -139,7 +143,8 @@ def resume(buffer:Buffer, group:int, rows, net:Network, seed:int, device):
 # %% ../nbs/210_experts.ipynb #46636c62
 def enough(n:int):
     "One sentence for more ranks than trajectories"
-    if world() > n: raise ValueError(f"n: {n} trajectories for {world()} ranks; each rank needs one of its own, so train more of them (for distill: --experts n={world()}) or start at most {n} processes")
+    if world() > n: raise ValueError(f"n: {n} trajectories for {world()} ranks; each rank needs one of its own, "
+                                     f"so train more of them (for distill: --experts n={world()}) or start at most {n} processes")
 
 def claim(folder:Path, want:dict, any_group:bool) -> Buffer:
     "Begin a folder, or take up one that was begun with the same options"
@@ -157,7 +162,8 @@ def look(net:Network, theta, # (P,)
         ) -> dict:
     "How an expert does on some held-out images, for the bar"
     logits, y = net.apply(theta, held.x[:500].to(theta.device)), held.y[:500].to(theta.device)
-    return dict(loss=f'{F.cross_entropy(logits, y).item():.3g}', held_out=f'{(logits.argmax(1)==y).float().mean().item():.3f}') if len(y) else {}
+    return dict(loss=f'{F.cross_entropy(logits, y).item():.3g}',
+                held_out=f'{(logits.argmax(1)==y).float().mean().item():.3f}') if len(y) else {}
 
 # %% ../nbs/210_experts.ipynb #b135659c
 def experts(data:Data, # what to train on: its training part
@@ -190,7 +196,8 @@ def experts(data:Data, # what to train on: its training part
                    augment=augment, seed=seed, half=half, bf16=bf16, compile=compile, group=group or (-(-n//world()) if at_once else 1))
     buffer = once(claim, folder, describe(data, net, **options), group is None)
     E, size = energy(accelerate(net, bf16, compile).apply, loss), buffer.index['group']
-    kept = f"the epochs that are finished stay in {folder}, and the same command goes on there when more is free; else begin another folder with group=1, a smaller batch or a narrower net"
+    kept = (f"the epochs that are finished stay in {folder}, and the same command goes on there when more is free; "
+            "else begin another folder with group=1, a smaller batch or a narrower net")
     def one(g, bar):
         rows = range(g*size, min(n, (g+1)*size))
         e, state = resume(buffer, g, rows, net, seed, device)
@@ -205,7 +212,8 @@ def experts(data:Data, # what to train on: its training part
             if after: after(e)
     def some(groups):
         show = progress and not all(buffer.shard(g, epochs).exists() for g in groups)
-        with progress_bar(sum(min(size, n-g*size) for g in groups)*epochs, 'experts', 'epoch', show=show) as bar: return [one(g, bar) for g in groups]
+        with progress_bar(sum(min(size, n-g*size) for g in groups)*epochs, 'experts', 'epoch', show=show) as bar:
+            return [one(g, bar) for g in groups]
     with within_memory(kept):
         xy = [t.to(device) for t in data.train]
         dealt(some, range(-(-n//size)))
@@ -220,12 +228,14 @@ def import_buffer(files, # one or more `replay_buffer_N.pt`
     for path in files:
         try: trajectories += torch.load(path, map_location='cpu', weights_only=True)
         except FileNotFoundError: raise FileNotFoundError(f"files: there is no file {path}") from None
-        except Exception: raise ValueError(f"files: {path} is not a list of lists of tensors and may run code when opened; save the tensors alone") from None
+        except Exception: raise ValueError(f"files: {path} is not a list of lists of tensors and may run code when opened; "
+                                           "save the tensors alone") from None
     epochs = {len(t)-1 for t in trajectories}
     if len(epochs)!=1: raise ValueError(f"files: trajectories of different lengths {sorted(epochs)}; import them into separate folders")
     index = describe(data, net, n=len(trajectories), epochs=epochs.pop(), group=1, half=False)
     buffer = Buffer(Path(folder), index)
     for i,t in enumerate(trajectories):
-        for k,params in enumerate(t): write_atomic(buffer.shard(i, k), lambda tmp: save_file(dict(theta=theta_from(net, params)[None]), tmp))
+        for k,params in enumerate(t):
+            write_atomic(buffer.shard(i, k), lambda tmp: save_file(dict(theta=theta_from(net, params)[None]), tmp))
     write_atomic(buffer.folder/'index.json', lambda tmp: Path(tmp).write_text(json.dumps(index, indent=1)))
     return buffer

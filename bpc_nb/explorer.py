@@ -50,11 +50,14 @@ def open_run(folder) -> Run:
     folder = Path(folder).expanduser().resolve()
     path = folder/'config.json'
     if not folder.is_dir(): raise FileNotFoundError(f"run: there is no folder {folder}; `bpc distill` makes one")
-    if not path.exists(): raise FileNotFoundError(f"run: {folder} holds no run, there is no config.json in it; name the folder that `bpc distill` wrote to")
+    if not path.exists():
+        raise FileNotFoundError(f"run: {folder} holds no run, there is no config.json in it; name the folder that `bpc distill` wrote to")
     try: config = dict(loads(path.read_text()))
-    except (ValueError, TypeError): raise ValueError(f"run: {path} is cut off or no JSON object; begin the run again in another folder") from None
+    except (ValueError, TypeError):
+        raise ValueError(f"run: {path} is cut off or no JSON object; begin the run again in another folder") from None
     missing = [k for k in ('method','data','ipc','seed','net','every') if k not in config]
-    if missing: raise ValueError(f"run: {folder} was written by another version, its config.json has no {missing[0]!r}; explore it with that version, or run it again")
+    if missing: raise ValueError(f"run: {folder} was written by another version, its config.json has no {missing[0]!r}; "
+                                 "explore it with that version, or run it again")
     return Run(folder, config)
 
 # %% ../nbs/910_explorer.ipynb #a14b272f
@@ -97,7 +100,8 @@ def buffer_of(S:Coreset, folder=None) -> Buffer|None: # folder: where it is; Non
             if folder: raise
             continue
         if {k:v for k,v in b.index.items() if k!='made'}==want: return b
-    if folder: raise ValueError(f"buffer: {folder} holds other experts than those of the run; name the folder that the run was started with")
+    if folder:
+        raise ValueError(f"buffer: {folder} holds other experts than those of the run; name the folder that the run was started with")
 
 # %% ../nbs/910_explorer.ipynb #f60fa117
 def means(r:Run, S:Coreset, buffer=None) -> Means:
@@ -105,7 +109,8 @@ def means(r:Run, S:Coreset, buffer=None) -> Means:
     c = r.config
     net = network(S.meta.get('net') or c['net'], tuple(S.x.shape[1:]), len(S.classes))
     own = {k:c[k] for k in ENERGY if k in c}
-    return Means(net, task_of(net, own).energy, partial(per_image, net, own.get('loss', 'cross_entropy')), buffer_of(S, buffer), c.get('T', 2), c.get('k_max', 10))
+    return Means(net, task_of(net, own).energy, partial(per_image, net, own.get('loss', 'cross_entropy')), buffer_of(S, buffer),
+                 c.get('T', 2), c.get('k_max', 10))
 
 @torch.no_grad()
 def per_image(net:Network, loss:str, theta, S:Coreset) -> Tensor: # (M,)
@@ -122,7 +127,8 @@ def as_png(pixels:Tensor) -> bytes: # (C,H,W) in [0,1]
     return f.getvalue()
 
 STYLE = '''<style>.bpc{display:flex;flex-wrap:wrap;gap:3px;max-width:640px;margin:0 24px 2.4em 0} .bpc div{position:relative;line-height:0}
-.bpc img{width:56px;height:56px;image-rendering:pixelated} .bpc div:hover::after{content:attr(data-tip);position:absolute;z-index:9;top:100%;left:0;
+.bpc img{width:56px;height:56px;image-rendering:pixelated} \
+.bpc div:hover::after{content:attr(data-tip);position:absolute;z-index:9;top:100%;left:0;
 background:#333;color:#fff;font:12px/1.3 sans-serif;padding:3px 6px;white-space:pre}</style>'''
 
 MOST = 100 # images that a page draws
@@ -179,7 +185,8 @@ def draw_chain(chain:Tensor, there:Tensor, E:Callable, S:Coreset): # as in `foll
     fig, (left, right) = figure(7, 2.6, 2)
     left.plot([0,1], [0,0], '--', c='0.6', lw=1)
     left.plot(*p.T, '.-', c='C0', lw=1, ms=4)
-    for x,y,name in ((0, 0, r'$\theta_k$'), (1, 0, r'$\theta_{k+T}$'), (*p[-1].tolist(), r'$\theta^-$')): left.annotate(name, (x,y), xytext=(3,5), textcoords='offset points')
+    for x,y,name in ((0, 0, r'$\theta_k$'), (1, 0, r'$\theta_{k+T}$'), (*p[-1].tolist(), r'$\theta^-$')):
+        left.annotate(name, (x,y), xytext=(3,5), textcoords='offset points')
     tidy(left, 'chain', 'along the way of the experts').set_aspect('equal', 'datalim')
     left.set_ylabel('across', fontsize=8)
     with torch.no_grad(): energies, pos = [E(t, S).item() for t in chain], E(there, S).item()
@@ -201,7 +208,8 @@ def predictions(S:Coreset, data:Data, judge:str, seed:int=0) -> Tensor: # (N,K),
     "Class probabilities of a student or a posterior"
     S, data, net = ready(S, data, None, 'cpu')
     S = S.examples()
-    if judge!='student': return average(net, draws(S, net, settings(judge, max(1, len(S.x)//data.K)), seed).pooled(), S.x, *data.test)[0].float()
+    if judge!='student': return average(net, draws(S, net, settings(judge, max(1, len(S.x)//data.K)), seed).pooled(), S.x,
+                                        *data.test)[0].float()
     theta, = students(S, net, 1, seed=seed, **PROTOCOLS['quick'])
     return predict(net, theta, data.test.x, net.stats(theta, S.x))
 
@@ -210,7 +218,10 @@ def draw_prediction(probs:Tensor, data:Data, i:int): # i: number of the test ima
     fig, (left, right) = figure(5, 1.8, 2)
     p = data.transform.inverse(data.test.x[[i]])
     if p.ndim==4: left.imshow(image(p[0].clamp(0, 1)), cmap='gray')
-    else: left.text(0, .5, '\n'.join(f'{c.name}: {v}' for c,v in zip(columns_of(data.meta, p.shape[1]), in_words(columns_of(data.meta, p.shape[1]), p)[0])), va='center', fontsize=6)
+    else:
+        left.text(0, .5,
+                  '\n'.join(f'{c.name}: {v}' for c,v in zip(columns_of(data.meta, p.shape[1]),
+                                                            in_words(columns_of(data.meta, p.shape[1]), p)[0])), va='center', fontsize=6)
     tidy(left, f'test {space_of(p).item} {i}: {data.classes[data.test.y[i]]}').axis('off')
     k, p = probs[i].topk(min(10, data.K)).indices.sort().values, probs[i]
     right.bar([data.classes[j] for j in k], p[k], color=['C2' if j==data.test.y[i] else '0.7' for j in k])
@@ -246,17 +257,21 @@ def snapshot(v:View, step:int, n:int, L:int, alpha:float, temperature:float) -> 
     S = at(v.run, step)
     if S is None: return said('no images yet: the run has not begun, or kept none'), ''
     m, ends = v.means(S), v.pair(S, n)
-    if not ends: return tiles(S), said('the experts of this run are not in the cache: name their folder with --buffer' if S.meta.get('experts') else f"{v.run.config['method']} draws from no experts: there is no chain to show")
+    if not ends:
+        return tiles(S), said('the experts of this run are not in the cache: name their folder with --buffer'
+                              if S.meta.get('experts') else f"{v.run.config['method']} draws from no experts: there is no chain to show")
     theta_k, pos = ends
     chain = follow(m.E, S, theta_k, L, alpha, temperature, stream(0, 'explorer', n, 'chain'))
     lost = said(f'the chain leaves the finite numbers at step {len(chain)}: lower alpha')*(len(chain) <= L)
-    return tiles(S, {'energy under theta+': m.each(pos, S), 'energy under theta-': m.each(chain[-1], S)}), as_html(draw_chain(chain, pos, m.E, S)) + lost
+    return (tiles(S, {'energy under theta+': m.each(pos, S), 'energy under theta-': m.each(chain[-1], S)}),
+            as_html(draw_chain(chain, pos, m.E, S)) + lost)
 
 # %% ../nbs/910_explorer.ipynb #8c6b52ff
 def with_widgets():
     "ipywidgets, or one sentence"
     try: import ipywidgets
-    except ImportError: raise ValueError("explorer: the page needs ipywidgets, and Voila to be served; pip install 'bpc_nb[explorer]'") from None
+    except ImportError:
+        raise ValueError("explorer: the page needs ipywidgets, and Voila to be served; pip install 'bpc_nb[explorer]'") from None
     return ipywidgets
 
 def controls(c:dict) -> dict: # c: a run's config
@@ -298,8 +313,10 @@ def moving(views:list) -> tuple: # (widget, `refresh()`, the sliders)
 def predicting(views:list, step:Callable): # step: `() -> outer step`
     "Predictions and calibration of who has learned from the images at a step"
     W = with_widgets()
-    judge, go, i = W.Dropdown(options=JUDGES, description='predicts'), W.Button(description='train'), W.IntSlider(0, 0, 99, description='test image', layout=dict(width='420px'))
-    figures, notes = [W.HTML() for _ in views], [W.HTML(said('press train: a network learns from the images above and predicts the test images')) for _ in views]
+    judge, go, i = (W.Dropdown(options=JUDGES, description='predicts'), W.Button(description='train'),
+                    W.IntSlider(0, 0, 99, description='test image', layout=dict(width='420px')))
+    figures, notes = ([W.HTML() for _ in views],
+                      [W.HTML(said('press train: a network learns from the images above and predicts the test images')) for _ in views])
     def draw(_=None):
         for v,f in zip(views, figures):
             if v.probs is not None: f.value = as_html(draw_prediction(v.probs, v.data, i.value))
@@ -310,7 +327,9 @@ def predicting(views:list, step:Callable): # step: `() -> outer step`
             except (ValueError, OSError, AttributeError) as e: note.value = said(e); continue
             r, y = summary(v.probs, v.data.test.y), v.data.test.y
             i.max = len(y)-1
-            note.value = as_html(show_reliability({judge.value:v.probs}, y)) + said(f"accuracy {100*r['accuracy']:.1f} %, NLL {r['nll']:.3f}, ECE {r['ece']:.3f}, Brier {r['brier']:.3f} on {len(y)} test images, from the images at step {step()}")
+            note.value = (as_html(show_reliability({judge.value:v.probs}, y))
+                          + said(f"accuracy {100*r['accuracy']:.1f} %, NLL {r['nll']:.3f}, ECE {r['ece']:.3f}, "
+                                 f"Brier {r['brier']:.3f} on {len(y)} test images, from the images at step {step()}"))
         draw()
     go.on_click(train); i.observe(draw, 'value')
     return W.VBox([W.HTML('<b>Predictions</b>'), W.HBox([judge, go]), W.HBox(notes), i, W.HBox(figures)]), train
@@ -351,7 +370,8 @@ def explorer(run, # a run's folder
         views = [View(r, buffer) for r in runs]
         part, refresh, now['sliders'] = moving(views)
         judged, now['train'] = predicting(views, lambda: now['sliders']['step'].value)
-        head = W.HTML('<br>'.join(escape(f"{r.name}: {r.config['method']} on {r.config['data']}, {r.config['ipc']} per class, seed {r.config['seed']}, {r.config['net']}") for r in runs))
+        head = W.HTML('<br>'.join(escape(f"{r.name}: {r.config['method']} on {r.config['data']}, {r.config['ipc']} per class, "
+                                         f"seed {r.config['seed']}, {r.config['net']}") for r in runs))
         body.children, now['runs'], now['refresh'], now['was'] = [head, part, judged], runs, refresh, changes(runs)
     def tick():
         if now and (is_ := changes(now['runs'])) != now['was']: now['was'] = is_; now['refresh']()
@@ -377,7 +397,8 @@ def free_port(port:int=None) -> int: # None: any
     with socket.socket() as s:
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try: s.bind(('127.0.0.1', port or 0))
-        except (OSError, OverflowError) as e: raise ValueError(f"port: {port} cannot be used ({getattr(e, 'strerror', None) or e}); choose another one, or leave it away") from None
+        except (OSError, OverflowError) as e: raise ValueError(f"port: {port} cannot be used ({getattr(e, 'strerror', None) or e}); "
+                                                               "choose another one, or leave it away") from None
         return s.getsockname()[1]
 
 # %% ../nbs/910_explorer.ipynb #5225894f
@@ -385,7 +406,8 @@ def served(path, port:int, log) -> subprocess.Popen: # log: an open file
     "Voila, when it answers"
     root = Path(__file__).resolve().parents[1]
     env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(root), *filter(None, [os.environ.get('PYTHONPATH')])]))
-    p = subprocess.Popen([sys.executable, '-m', 'voila', str(path), f'--port={port}', '--no-browser', '--Voila.ip=127.0.0.1', '--Voila.port_retries=0'],
+    p = subprocess.Popen([sys.executable, '-m', 'voila', str(path), f'--port={port}', '--no-browser', '--Voila.ip=127.0.0.1',
+                          '--Voila.port_retries=0'],
                          env=env, stdout=log, stderr=subprocess.STDOUT)
     while p.poll() is None:
         try: socket.create_connection(('127.0.0.1', port), .2).close(); return p
@@ -396,7 +418,8 @@ def served(path, port:int, log) -> subprocess.Popen: # log: an open file
 def newest(folder='runs') -> Path:
     "The run that was last written to"
     found = sorted(Path(folder).glob('*/config.json'), key=lambda p: p.parent.stat().st_mtime)
-    if not found: raise FileNotFoundError(f"run: there is no run in {Path(folder).resolve()}; name a run's folder, or make one with `bpc distill`")
+    if not found:
+        raise FileNotFoundError(f"run: there is no run in {Path(folder).resolve()}; name a run's folder, or make one with `bpc distill`")
     return found[-1].parent
 
 # %% ../nbs/910_explorer.ipynb #89e85a39

@@ -37,7 +37,9 @@ def guarded(fast, plain, # two functions of the same arguments
         try: return fast(*args)
         except Exception as e: result, why = plain(*args), e
         broken.append(why)
-        if not said: warnings.warn(f"compile: torch.compile failed here and is left out, which is slower and computes the same; on a CPU it needs a C++ compiler such as g++ ({type(why).__name__}: {str(why).strip().splitlines()[0]})")
+        if not said:
+            warnings.warn("compile: torch.compile failed here and is left out, which is slower and computes the same; "
+                          f"on a CPU it needs a C++ compiler such as g++ ({type(why).__name__}: {str(why).strip().splitlines()[0]})")
         said.append(why)
         return result
     return call
@@ -156,9 +158,11 @@ class First(torch.autograd.Function):
         X,mean,cov,w,g,b,h,m,r,a,c = ctx.saved_tensors
         if torch.is_grad_enabled(): # the gradient will be differentiated
             y = (X@w.mT[:,None]).unflatten(2, ctx.size).movedim(-1, 2)
-            out = block_plain(y.flatten(0, 1), *(p[:,None].expand(y.shape[:3]).flatten(0, 1) for p in (g, b)), ctx.eps).unflatten(0, y.shape[:2])
+            g_, b_ = (p[:,None].expand(y.shape[:3]).flatten(0, 1) for p in (g, b))
+            out = block_plain(y.flatten(0, 1), g_, b_, ctx.eps).unflatten(0, y.shape[:2])
             return None, None, None, *once_more(out, (w, g, b), go, ctx.needs_input_grad[3:]), None, None, None
-        delta = (compiled(unsquash) if ctx.compile else unsquash)(last(go.flatten(0, 1)), h.flatten(0, 1).unflatten(1, ctx.size), a.flatten(0, 1), c.flatten(0, 1)).view(h.shape)
+        back, H = compiled(unsquash) if ctx.compile else unsquash, h.flatten(0, 1).unflatten(1, ctx.size)
+        delta = back(last(go.flatten(0, 1)), H, a.flatten(0, 1), c.flatten(0, 1)).view(h.shape)
         P, wf = (X.mT@delta).to(a.dtype), w.to(a.dtype)
         s = P[...,-1,:]; x = r*((P*wf.mT[:,None]).sum(-2) - m*s)
         gw = (a[...,None,:]*P).sum(1).mT - (a*s).mT@mean - torch.einsum('rbc,rbjk,rck->rcj', a*r*x, cov, wf)
@@ -183,8 +187,10 @@ class Bare(nn.Module):
         self.kept = None # (images, their version, format, patches)
     def forward(self, x):
         d = x.device.type
-        w = self.weight.to(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else self.weight # by hand: under vmap autocast does not
-        if d!='cpu' or x.shape[1]>3 or x.requires_grad: return F.conv2d(x.to(w.dtype).movedim(1, -1).contiguous().movedim(-1, 1), w, padding=self.pad) # channels last, spelled for vmap
+        # by hand: under vmap autocast does not
+        w = self.weight.to(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else self.weight
+        if d!='cpu' or x.shape[1]>3 or x.requires_grad:
+            return F.conv2d(x.to(w.dtype).movedim(1, -1).contiguous().movedim(-1, 1), w, padding=self.pad) # channels last, spelled for vmap
         height = x.shape[2] + 2*self.pad[0] - self.size[0] + 1
         X, mean, cov = self.patches(x, w.dtype)
         return Patches(X, mean, cov, F.pad(w.flatten(1), (0,1))[None], (height, X.shape[2]//height))
@@ -202,13 +208,15 @@ class Fused(nn.Module):
         super().__init__()
         self.weight, self.bias, self.eps, self.compile = norm.weight, norm.bias, norm.eps, compile
     def forward(self, y):
-        if isinstance(y, Patches): return First.apply(*y[:4], self.weight[None], self.bias[None], y.size, self.eps, self.compile)[0].flatten(0, 1)
+        if isinstance(y, Patches):
+            return First.apply(*y[:4], self.weight[None], self.bias[None], y.size, self.eps, self.compile)[0].flatten(0, 1)
         return Block.apply(y, *(p.expand(len(y), -1) for p in (self.weight, self.bias)), self.eps, self.compile)[0]
 
 # %% ../nbs/150_fast.ipynb #e89139c6
 def fusible(conv, norm, act, pool): # four layers
     "Are these a block?"
-    return (isinstance(conv, nn.Conv2d) and conv.stride==conv.dilation==(1,1) and conv.groups==1 and conv.padding_mode=='zeros' and not isinstance(conv.padding, str)
+    return (isinstance(conv, nn.Conv2d) and conv.stride==conv.dilation==(1,1) and conv.groups==1 and conv.padding_mode=='zeros'
+            and not isinstance(conv.padding, str)
             and isinstance(norm, nn.GroupNorm) and norm.num_groups==norm.num_channels and norm.affine and isinstance(act, nn.ReLU)
             and isinstance(pool, nn.AvgPool2d) and (pool.kernel_size, pool.stride, pool.padding)==(2, 2, 0))
 

@@ -110,7 +110,8 @@ def named(what) -> str:
 MEANING = 2 # raised where a default of an option changes, or what an option means
 
 def numbers(v): # 1 and 1. are one number
-    return {k:numbers(x) for k,x in v.items()} if isinstance(v, dict) else float(v) if isinstance(v, Real) and not isinstance(v, bool) else v
+    if isinstance(v, dict): return {k:numbers(x) for k,x in v.items()}
+    return float(v) if isinstance(v, Real) and not isinstance(v, bool) else v
 
 def asked(cell:dict, # as `cells` gives it
           skip=(), # fields and options that do not count
@@ -132,7 +133,8 @@ def lines(path) -> list: # of dicts; a line that was cut off is left out
     rows = []
     for n,l in enumerate(Path(path).read_text().splitlines() if Path(path).exists() else [], 1):
         try: rows.append(dict(json.loads(l)))
-        except (ValueError, TypeError): warnings.warn(f"{path}, line {n} was cut off or is no line of results; it is skipped, and its cell runs again")
+        except (ValueError, TypeError):
+            warnings.warn(f"{path}, line {n} was cut off or is no line of results; it is skipped, and its cell runs again")
     return rows
 
 def done(results) -> dict: # folder -> {key: line}
@@ -157,7 +159,7 @@ def held(path, # a file that will be there for as long
         f.close()
 
 # %% ../nbs/950_grid.ipynb #f6f74b99
-SMALL = 4_000_000 # bytes of images that are kept in `results/`, in half precision if that helps; larger ones stay in the folder of their run
+SMALL = 4_000_000 # bytes of images that are kept in `results/`, in half precision if that helps; larger ones stay with their run
 
 def add(path:Path, line:dict):
     "Add a line to a file of JSON lines"
@@ -183,7 +185,8 @@ def stored(line:dict, # of a cell
     path = Path(results)/'coresets'/f"{line['key']}.safetensors"
     if line.get('large'): return
     if path.exists() and digest(path)==line['coreset']: return path
-    raise ValueError(f"coreset: {path} is {'not the file' if path.exists() else 'not there'} that its line in {results} was measured with; restore it, or remove the line and run the cell again")
+    raise ValueError(f"coreset: {path} is {'not the file' if path.exists() else 'not there'} that its line in {results} was measured with; "
+                     "restore it, or remove the line and run the cell again")
 
 # %% ../nbs/950_grid.ipynb #27e3c241
 class TimeUp(BaseException): "The minutes are over: no error, and nothing that `except Exception` should catch"
@@ -245,7 +248,8 @@ def run_cell(cell:dict, # as `cells` gives it
     data, device = ready(cell, root, device, progress), auto(device)
     out, config = Path(out or once(tempfile.mkdtemp, '', 'bpc_')), cell['config']
     with clock(out/'seconds'):
-        coreset = distill(cell['method'], data, cell['ipc'], out=out, seed=cell['seed'], device=device, progress=progress, resume=(out/'config.json').exists(), **own(cell))
+        coreset = distill(cell['method'], data, cell['ipc'], out=out, seed=cell['seed'], device=device, progress=progress,
+                          resume=(out/'config.json').exists(), **own(cell))
     made = time.perf_counter()
     net = accelerate(network(config['net'], data.shape, data.K), config['bf16'], config['compile']) # students compute as the run did
     random = next(({k:v for k,v in r.items() if k.endswith('_random')} for r in known if 'config' in r and twins(r, cell)), None)
@@ -253,9 +257,11 @@ def run_cell(cell:dict, # as `cells` gives it
     result = judge(coreset, control=random is None) | (random or {})
     if SMALL < coreset.x.nbytes <= 2*SMALL: # what is kept is what is measured
         coreset = coreset._replace(x=coreset.x.half())
-        result |= {f'{k}_half':v for k,v in judge(coreset._replace(x=coreset.x.float()), eight_bit=False).items() if k.startswith(('accuracy','nll'))}
+        result |= {f'{k}_half':v for k,
+                   v in judge(coreset._replace(x=coreset.x.float()), eight_bit=False).items() if k.startswith(('accuracy','nll'))}
     seconds = dict(distill=float((out/'seconds').read_text()), evaluate=round(time.perf_counter()-made, 1))
-    return coreset, dict(key=key(cell), **bare(cell)) | result | dict(data=data.name, checksum=data.meta['checksum'], held_out=coreset.meta['held_out'], step=coreset.meta['step'],
+    return coreset, dict(key=key(cell), **bare(cell)) | result | dict(data=data.name, checksum=data.meta['checksum'],
+                                                                      held_out=coreset.meta['held_out'], step=coreset.meta['step'],
                                                                       seconds=seconds, made=provenance())
 
 # %% ../nbs/950_grid.ipynb #fee6aa8c
@@ -275,8 +281,10 @@ def transfer(path, # of a coreset
             if not mine or k in done(results): continue
             fast = accelerate(network(net, data.shape, data.K), S.meta.get('bf16', False), S.meta.get('compile', False)) # as the run did
             try: r = evaluate(S, data, runs, protocol, fast, seed, control=True, device=device)
-            except Diverged as e: r = dict(diverged=str(e), protocol=protocol, epochs=PROTOCOLS[protocol]['epochs'], net=net, runs=runs, seed=seed, labels='soft' if S.y.is_floating_point() else 'hard')
-            add(results/'transfer.jsonl', dict(key=k, of=named(S.meta.get('made')), coreset=digest(path), data=data.name, **{k:S.meta.get(k) for k in ('method','ipc','L')},
+            except Diverged as e: r = dict(diverged=str(e), protocol=protocol, epochs=PROTOCOLS[protocol]['epochs'], net=net, runs=runs,
+                                           seed=seed, labels='soft' if S.y.is_floating_point() else 'hard')
+            add(results/'transfer.jsonl', dict(key=k, of=named(S.meta.get('made')), coreset=digest(path), data=data.name,
+                                               **{k:S.meta.get(k) for k in ('method','ipc','L')},
                                                made_with=S.meta.get('net'), **r, made=provenance()))
     return [r for k,r in done(results).items() if k in wanted]
 
@@ -294,7 +302,8 @@ def whole_data(data:Data, # of which the training images are taken; those that w
             began = time.perf_counter()
             S = Coreset(*data.train, transform=data.transform, classes=data.classes)
             r = evaluate(S, data, runs, protocol, fast, seed, eight_bit=False, epochs=epochs, device=device, progress=progress)
-            add(results/'whole.jsonl', dict(key=k, data=data.name, fold=data.meta['recipe'].get('fold'), n_train=len(S.y), **r, seconds=round(time.perf_counter()-began, 1), made=provenance()))
+            add(results/'whole.jsonl', dict(key=k, data=data.name, fold=data.meta['recipe'].get('fold'), n_train=len(S.y), **r,
+                                            seconds=round(time.perf_counter()-began, 1), made=provenance()))
     return done(results)[k]
 
 # %% ../nbs/950_grid.ipynb #3d2f29f5
@@ -314,14 +323,17 @@ def posteriors(path, # of a coreset
             if not mine or k in done(results): continue
             began = time.perf_counter()
             r = predictive(S, data, protocol, seed=seed, device=device)
-            add(results/'posteriors.jsonl', dict(key=k, of=named(S.meta.get('made')), coreset=digest(path), data=data.name, fold=data.meta['recipe'].get('fold'),
-                                                 **{k:S.meta.get(k) for k in ('method','ipc','L')}, **r, seconds=round(time.perf_counter()-began, 1), made=provenance()))
+            add(results/'posteriors.jsonl',
+                dict(key=k, of=named(S.meta.get('made')), coreset=digest(path), data=data.name, fold=data.meta['recipe'].get('fold'),
+                                                 **{k:S.meta.get(k) for k in ('method','ipc','L')}, **r,
+                     seconds=round(time.perf_counter()-began, 1), made=provenance()))
     return [r for k,r in done(results).items() if k in wanted]
 
 # %% ../nbs/950_grid.ipynb #cb1644cd
 def tests(cell:dict, path) -> dict: # key -> network or protocol
     "The lines that a cell's marks ask for"
-    return transfers(path, cell.get('nets', []), cell['protocol'], cell['runs'], cell['seed']) | sampled(path, cell.get('posteriors', []), cell['seed'])
+    return transfers(path, cell.get('nets', []), cell['protocol'], cell['runs'],
+                     cell['seed']) | sampled(path, cell.get('posteriors', []), cell['seed'])
 
 def unfinished(cell:dict, results) -> bool:
     "Whether a cell has no line yet, or its coreset was not tested in all ways"
@@ -371,26 +383,31 @@ def picked(file, # grid file
     "The cells of a grid file, or some of them"
     all_of, begins = cells(file), [o.strip() for o in only.split(',') if o.strip()]
     for o in begins:
-        if not any(key(c).startswith(o) for c in all_of): raise ValueError(f"only: no cell of {file} has a name that begins with {o!r}; the tables print names, and every line has its own as 'key'")
+        if not any(key(c).startswith(o) for c in all_of): raise ValueError(f"only: no cell of {file} has a name that begins with {o!r}; "
+                                                                           "the tables print names, and every line has its own as 'key'")
     return [c for c in all_of if not begins or key(c).startswith(tuple(begins))]
 
 def grid(file, # grid file (TOML)
          results:str='results', # folder for lines and coresets; lines go to NAME.jsonl for a file NAME.toml
          root=None, # where data sets are looked for
-         runs:str='runs', # folder for unfinished runs, so that they resume; those for another folder than `results` have one of their own in it
+         runs:str='runs', # folder for unfinished runs, so that they resume; in it another folder than `results` has one of its own
          only:str='', # how the names of the cells to run begin, separated by commas; the tables print them
          minutes:float=None, # stop after so long, and go on with the next call
          device='auto', progress:bool=True) -> list: # all lines of the grid
     "Run the cells of a grid file that have no line yet; those marked `gpu` wait for one"
     if Path(results).resolve()!=Path('results').resolve(): # another folder has runs of its own: "again" measures anew
         runs = Path(runs)/f'{Path(results).name}-{named(str(Path(results).resolve()))}'
-    path, end, device = Path(results)/f'{Path(file).stem}.jsonl', time.monotonic() + 60*(float('inf') if minutes is None else minutes), auto(device)
+    path, end, device = (Path(results)/f'{Path(file).stem}.jsonl',
+                         time.monotonic() + 60*(float('inf') if minutes is None else minutes), auto(device))
     todo, bars = picked(file, only), progress and rank()==0
     def say(n, cell):
         try: line = finish(cell, path, root, runs, end, device, bars)
-        except Diverged as e: return print(f"{n}/{len(todo)} {cell['method']} {cell['data']} ipc {cell['ipc']}: {e}", flush=True) # the others go on
-        if line and progress: print(f"{n}/{len(todo)} {cell['method']} {line['data']} ipc {cell['ipc']} fold {cell['fold']} seed {cell['seed']}: "
-                                    f"{100*line['accuracy_mean']:.1f} ± {100*line['accuracy_std']:.1f} (8 bit {100*line['accuracy_mean_8bit']:.1f}, random {100*line['accuracy_mean_random']:.1f})", flush=True)
+        except Diverged as e: return print(f"{n}/{len(todo)} {cell['method']} {cell['data']} ipc {cell['ipc']}: {e}",
+                                           flush=True) # the others go on
+        if line and progress:
+            print(f"{n}/{len(todo)} {cell['method']} {line['data']} ipc {cell['ipc']} fold {cell['fold']} seed {cell['seed']}: "
+                                    f"{100*line['accuracy_mean']:.1f} ± {100*line['accuracy_std']:.1f} (8 bit "
+                                    f"{100*line['accuracy_mean_8bit']:.1f}, random {100*line['accuracy_mean_random']:.1f})", flush=True)
     left = once(lambda: [(n, c) for n,c in enumerate(todo, 1) if (device=='cuda' or not c.get('gpu')) and unfinished(c, results)])
     if world()>1: prepare([c for _,c in left], end, root=root, device=device, progress=bars)
     dealt(lambda some: each(lambda c: say(*c), some), left)

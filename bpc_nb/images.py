@@ -45,7 +45,8 @@ def as_images(x, # array: (N,H,W), (N,C,H,W) or (N,H,W,C)
     if not x.is_floating_point() and 0<=lo and hi<=255: return x.byte()
     if not (lo-lo==0 and hi-hi==0):
         raise ValueError(f"{what}: {(~x.flatten(1).isfinite().all(1)).sum()} of {len(x)} images hold NaN or infinite values; remove them")
-    if lo<0 or hi>1: raise ValueError(f"{what}: expected 8-bit pixels or floats in [0, 1], found {lo:.4g} to {hi:.4g}; pass pixels, before any normalisation")
+    if lo<0 or hi>1: raise ValueError(f"{what}: expected 8-bit pixels or floats in [0, 1], found {lo:.4g} to {hi:.4g}; "
+                                      "pass pixels, before any normalisation")
     return x.float()
 
 # %% ../nbs/100_images.ipynb #014b2271
@@ -98,12 +99,14 @@ def decode(blobs, # paths, or bytes of encoded images
             with Image.open(BytesIO(b) if isinstance(b, bytes) else b) as im: return f(im)
         except Exception as e: return e
     hw = next((hw for b in blobs if isinstance(hw := one(b, lambda im: im.size[::-1]), tuple)), (0,0)) # of the first that can be read
-    if size is None and hw[0]*hw[1]>LARGE: raise ValueError(f"size: the first image has {hw[0]}x{hw[1]} pixels, too many to learn; pass size=, for example size=64")
+    if size is None and hw[0]*hw[1]>LARGE:
+        raise ValueError(f"size: the first image has {hw[0]}x{hw[1]} pixels, too many to learn; pass size=, for example size=64")
     with ThreadPoolExecutor() as pool: xs = list(pool.map(one, blobs))
     bad = [(n,x) for n,x in zip(names, xs) if isinstance(x, Exception)]
     if bad and not skip_bad:
         more = f" and {len(bad)-1} more" if len(bad)>1 else ''
-        raise ValueError(f"source: cannot decode image {bad[0][0]}{more} ({type(bad[0][1]).__name__}); repair, convert or remove, or pass skip_bad=True")
+        raise ValueError(f"source: cannot decode image {bad[0][0]}{more} ({type(bad[0][1]).__name__}); "
+                         "repair, convert or remove, or pass skip_bad=True")
     return [None if isinstance(x, Exception) else x for x in xs]
 
 # %% ../nbs/100_images.ipynb #87c9cd06
@@ -115,7 +118,8 @@ def stack(xs, # images (C,H,W), of any kind
     odd = next((i for i,x in enumerate(xs) if x.shape[1:]!=xs[0].shape[1:]), None)
     if odd is not None:
         a,b = ('x'.join(map(str, xs[i].shape[1:])) for i in (0,odd))
-        raise ValueError(f"size: images differ in size, {a} ({names[0]}) and {b} ({names[odd]}); pass size=, for example size={min(64, *xs[0].shape[1:])}")
+        raise ValueError(f"size: images differ in size, {a} ({names[0]}) and {b} ({names[odd]}); "
+                         f"pass size=, for example size={min(64, *xs[0].shape[1:])}")
     return torch.stack([x.expand(C,-1,-1) for x in xs])
 
 # %% ../nbs/100_images.ipynb #a80c4d32
@@ -184,7 +188,8 @@ def seal(x, # images of all parts, training ones first
     return dict(x=x, y=y), dict(n=n, classes=classes, checksum=check.hexdigest(), **note)
 
 # %% ../nbs/100_images.ipynb #57732562
-IMAGES = '.png .jpg .jpeg .jpe .jfif .bmp .gif .webp .tif .tiff .ppm .pgm .avif .heic .heif'.split() # the last where PIL has learned them; else they are named as undecodable
+# the last where PIL has learned them; else they are named as undecodable
+IMAGES = '.png .jpg .jpeg .jpe .jfif .bmp .gif .webp .tif .tiff .ppm .pgm .avif .heic .heif'.split()
 
 def subfolders(d:Path): return sorted(p for p in d.iterdir() if p.is_dir() and p.name[0] not in '._') if d.is_dir() else []
 
@@ -194,7 +199,8 @@ def listing(d:Path, # a folder of class folders
     if (t := d/'val_annotations.txt').exists(): # Tiny ImageNet's validation part
         return [(d/'images'/f, c) for f,c,*_ in (l.split('\t') for l in t.read_text().splitlines())]
     if not subfolders(d):
-        raise ValueError(f"source: no class folders in {d}; expected {d.name}/CLASS/IMAGE, or train and test (or val) folders that hold them")
+        raise ValueError(f"source: no class folders in {d}; "
+                         f"expected {d.name}/CLASS/IMAGE, or train and test (or val) folders that hold them")
     files = {c.name: sorted(p for p in c.rglob('*') if p.suffix.lower() in IMAGES and p.name[0]!='.') for c in subfolders(d)}
     if empty := [c for c,fs in files.items() if not fs]:
         raise ValueError(f"source: class folder {d/empty[0]} holds no images; remove it, or add some ({' '.join(IMAGES)})")
@@ -257,7 +263,8 @@ def open_parquet(f:Path): # blobs, names, labels, names of the labels
     except (ValueError, OSError) as e: raise ValueError(f"source: {f} is not a readable parquet file ({e})") from None
     cols = p.schema_arrow.names
     img,label = (next((c for c in cs if c in cols), None) for cs in (('img','image'), ('fine_label','label')))
-    if not img or not label: raise ValueError(f"source: expected columns img or image, and label or fine_label, in {f}, found {', '.join(cols)}; where it is a table, name its column of classes with label=")
+    if not img or not label: raise ValueError(f"source: expected columns img or image, and label or fine_label, in {f}, "
+                                              f"found {', '.join(cols)}; where it is a table, name its column of classes with label=")
     t = p.read([img, label])
     rows = [r if isinstance(r, dict) else dict(bytes=r) for r in t[img].to_pylist()]
     info = json.loads((t.schema.metadata or {}).get(b'huggingface', '{}')).get('info', {}).get('features', {}).get(label, {}).get('names')
@@ -289,7 +296,8 @@ def unpack(ds, # a map-style dataset of (image, label), or a pair of arrays (x, 
         if len(ds[0])!=len(ds[1]): raise ValueError(f"y: expected one label per image, found {len(ds[0])} images and {len(ds[1])} labels")
         return as_images(ds[0]), plain(ds[1]), names
     if not (hasattr(ds, '__getitem__') and hasattr(ds, '__len__')) or not len(ds):
-        raise ValueError(f"source: expected a dataset with a length and an index, found {'an empty' if hasattr(ds, '__len__') else 'a'} {type(ds).__name__}; "
+        raise ValueError("source: expected a dataset with a length and an index, "
+                         f"found {'an empty' if hasattr(ds, '__len__') else 'a'} {type(ds).__name__}; "
                          "a list of (image, label) pairs will do")
     row = lambda r: (r.get('img', r.get('image')), r.get('fine_label', r.get('label'))) if isinstance(r, dict) else r
     rows = [row(ds[i]) for i in range(len(ds))]
@@ -318,7 +326,8 @@ def named_parts(t:dict, # x and y, or x_train, y_train, x_test and y_test
     "Training and test part of named arrays"
     for a,b in (('x_train','y_train'), ('x','y')):
         if {a,b} <= {*t}: return [(t[a],t[b])] + ([(t['x_test'],t['y_test'])] if {'x_test','y_test'} <= {*t} else [])
-    raise ValueError(f"source: expected arrays x and y, or x_train, y_train, x_test and y_test, in {what}, found {', '.join(map(str, t)) or 'none'}")
+    raise ValueError(f"source: expected arrays x and y, or x_train, y_train, x_test and y_test, in {what}, "
+                     f"found {', '.join(map(str, t)) or 'none'}")
 
 def open_arrays(f:Path): # parts (x, y)
     "The arrays of an `.npz` file, or the tensors of a `.pt` file that holds nothing else"
@@ -344,7 +353,8 @@ def torchvision_part(cls:str, d, test:bool, **kw):
 def read_torchvision(cls:str, d:Path, size=None, skip_bad=False, what='the files'): # tensors x and y, meta
     "What one of torchvision's classes finds in a folder"
     try: tr,te = (torchvision_part(cls, d, test) for test in (False,True))
-    except Exception as e: raise ValueError(f"source: {what} of {cls} are incomplete or damaged, {' '.join(str(e).split())}; fetch them again") from None
+    except Exception as e:
+        raise ValueError(f"source: {what} of {cls} are incomplete or damaged, {' '.join(str(e).split())}; fetch them again") from None
     names = None if cls in ('MNIST','SVHN') else tr.classes
     return read_parts([(s.data, s.labels if cls=='SVHN' else s.targets) for s in (tr,te)], size, names)
 
@@ -371,7 +381,8 @@ def reader(d:Path, # a folder
     if place and (hits := sorted(d.glob(place))):
         return partial(read_folder, hits[0]) if cls in (None,'Imagenette') else partial(read_torchvision, cls, d)
     if not bare: return None
-    if files := sorted(f for f in d.glob('*ubyte*') if re.match('(train|t10k)-(images|labels)', f.name)): return partial(read_idx, cls, files)
+    if files := sorted(f for f in d.glob('*ubyte*') if re.match('(train|t10k)-(images|labels)', f.name)):
+        return partial(read_idx, cls, files)
     deep = '*/*.parquet' if place and d.name==name else 'data/*.parquet' # as Hugging Face lays out a repository
     if files := sorted(d.glob('*.parquet')) or sorted(d.glob(deep)): return partial(read_parquet, files)
     if subfolders(d/'train'): return partial(read_folder, d)
@@ -384,17 +395,20 @@ def read_named(name:str, root=None, size=None, skip_bad=False, download=False): 
     if download: once(lambda: None if find() else fetch(name, d)) # one rank for all
     if read := find(): return read(size=size, skip_bad=skip_bad)
     idx = 'the four *-ubyte.gz files or ' if 'mnist' in name else ''
-    raise FileNotFoundError(f"source: no files of {name!r} found, expected {d/NAMED[name][1]}, or {idx}train.parquet and test.parquet in {d/name}; "
+    raise FileNotFoundError(f"source: no files of {name!r} found, expected {d/NAMED[name][1]}, "
+                            f"or {idx}train.parquet and test.parquet in {d/name}; "
                             f"say where they are with root= or the variable BPC_DATA{', or pass download=True' if NAMED[name][0] else ''}")
 
 def fetch(name:str, d:Path): # download into this folder
     "Let torchvision download a set"
-    if not (cls := NAMED[name][0]): raise ValueError(f"download: {name} cannot be fetched automatically; unpack its published archive into {d}")
+    if not (cls := NAMED[name][0]):
+        raise ValueError(f"download: {name} cannot be fetched automatically; unpack its published archive into {d}")
     try:
         d.mkdir(parents=True, exist_ok=True)
         if cls=='Imagenette': torchvision_part(cls, d, False, download=True, size='320px') # one archive with both parts
         else: [torchvision_part(cls, d, test, download=True) for test in (False,True)]
-    except Exception as e: raise FileNotFoundError(f"download: {name} could not be fetched into {d} ({e}); fetch it by hand, or try again") from None
+    except Exception as e:
+        raise FileNotFoundError(f"download: {name} could not be fetched into {d} ({e}); fetch it by hand, or try again") from None
 
 # %% ../nbs/100_images.ipynb #26380802
 def read_digits(size=None): # tensors, meta

@@ -92,7 +92,8 @@ def starts(how:str, # 'student', 'init' or 'normal'
     choose(how, ('student','init','normal'), 'start')
     if how=='student':
         o = choose(train, STUDENTS, 'students')
-        with bar(chains*o['epochs'], 'students', 'epoch', show=progress) as seen: return students(coreset, net, chains, seed=(seed, 'start'), tick=seen.update, **o)
+        with bar(chains*o['epochs'], 'students', 'epoch', show=progress) as seen:
+            return students(coreset, net, chains, seed=(seed, 'start'), tick=seen.update, **o)
     each = [stream(seed, 'start', r) for r in range(chains)]
     return torch.stack([net.init(g) if how=='init' else .1*torch.randn(net.P, generator=g) for g in each]).to(coreset.x.device)
 
@@ -135,7 +136,8 @@ def draws(S:Coreset, net:Network, o:dict, # o: as `settings` returns them
     "Chains of a protocol, or the students of an ensemble"
     first = starts(o.get('start', 'student'), S, net, o['chains'], o['students'], seed, progress)
     if o['sampler']=='ensemble': return Chains(first[None])
-    return chains_of(S, net, **{k:v for k,v in o.items() if k not in ('chains','start','students')}, seed=seed, theta=first, progress=progress)
+    return chains_of(S, net, **{k:v for k,v in o.items() if k not in ('chains','start','students')}, seed=seed, theta=first,
+                     progress=progress)
 
 # %% ../nbs/320_predictive.ipynb #80519498
 def judged(S:Coreset, # what students see
@@ -151,8 +153,10 @@ def judged(S:Coreset, # what students see
     probs, loglik, acc = average(net, c.pooled(), S.x, x, y)
     mean = lambda t: None if t is None else t.double().mean().item()
     by_energy = mixing(c.energy if c.energy is not None else loglik[:,None])
-    return summary(probs, y) | dict(accuracy_each=mean(acc), nll_each=-mean(loglik), draws=len(acc), acceptance=mean(c.acceptance) if o['sampler']=='hmc' else None,
-        diverged=mean(c.diverged), energy=mean(c.energy), **mixing(loglik.view(c.theta.shape[:2])), **{f'{k}_energy':v for k,v in by_energy.items()}) | o | c.meta
+    return summary(probs, y) | dict(accuracy_each=mean(acc), nll_each=-mean(loglik), draws=len(acc),
+                                    acceptance=mean(c.acceptance) if o['sampler']=='hmc' else None,
+        diverged=mean(c.diverged), energy=mean(c.energy), **mixing(loglik.view(c.theta.shape[:2])),
+                                    **{f'{k}_energy':v for k,v in by_energy.items()}) | o | c.meta
 
 # %% ../nbs/320_predictive.ipynb #10b7e83a
 def predictive(coreset:Coreset, # what to judge
@@ -167,7 +171,8 @@ def predictive(coreset:Coreset, # what to judge
     "Metrics of the posterior predictive of a coreset"
     S, data, net = ready(coreset, data, net, device)
     return judged(S, data, net, seed, part, protocol, progress, **given) | dict(
-        protocol=protocol, net=net.name, P=net.P, seed=seed, part=part, n_test=len(getattr(data, part).y), labels='soft' if S.y.is_floating_point() else 'hard')
+        protocol=protocol, net=net.name, P=net.P, seed=seed, part=part, n_test=len(getattr(data, part).y),
+        labels='soft' if S.y.is_floating_point() else 'hard')
 
 # %% ../nbs/320_predictive.ipynb #d9017965
 def ready(coreset, data, net, device): # as in `predictive`
@@ -249,8 +254,10 @@ def compat_kim2022(coreset:Coreset, data:Data,
     loss, M, gen = energy(net.apply, scale='sum'), len(S.x), stream(seed, 'compat', device=device)
     words = augmentation(SIAMESE if sampler=='a-sghmc' and S.x.ndim==4 else '')
     E = lambda t: loss(t, S._replace(x=words(S.x, gen))) + M*o['prior']*t.norm()
-    alg = released(E, o['eps'], o['steps'], o['sigma_r']) if sampler=='hmc' else sghmc(E, o['eps'], o['friction'], o['temperature'], o['steps'])
+    alg = released(E, o['eps'], o['steps'],
+                   o['sigma_r']) if sampler=='hmc' else sghmc(E, o['eps'], o['friction'], o['temperature'], o['steps'])
     c = sample(alg, alg.init(starts('normal', S, net, 1, seed=seed)), o['n'], stream(seed, 'chains', device=device), o['burn'])
     x, y = (t.to(device) for t in getattr(data, part))
     probs = torch.stack([predict(net, t, x, net.stats(t, S.x)) for t in c.pooled()])
-    return compat_metrics(probs, y, batch) | {k+'_compat_kim2022':v for k,v in (o | dict(draws=len(probs), batch=batch)).items()} | dict(protocol=f'compat-kim2022 {sampler}', net=net.name, seed=seed, part=part)
+    return (compat_metrics(probs, y, batch) | {k+'_compat_kim2022':v for k,v in (o | dict(draws=len(probs), batch=batch)).items()}
+            | dict(protocol=f'compat-kim2022 {sampler}', net=net.name, seed=seed, part=part))

@@ -62,14 +62,17 @@ def backend() -> str:
     carriers = dict(cpu='gloo') | (dict(cuda='nccl') if torch.cuda.is_available() else {})
     for b in carriers.values():
         if not (dist.is_available() and dist.is_backend_available(b)):
-            raise ValueError(f"backend: this build of torch has no {b}, which carries tensors between ranks; install one that has, {'hide the GPUs with CUDA_VISIBLE_DEVICES=, ' if b=='nccl' else ''}or start one process")
+            raise ValueError(f"backend: this build of torch has no {b}, which carries tensors between ranks; install one that has, "
+                             f"{'hide the GPUs with CUDA_VISIBLE_DEVICES=, ' if b=='nccl' else ''}or start one process")
     return ','.join(f'{device}:{b}' for device,b in carriers.items())
 
 def fresh(env) -> str:
     "A prefix under which this start's ranks leave their notes; '' where the store is new with every start"
     if env.get('TORCHELASTIC_USE_AGENT_STORE')!='True': return ''
     if restarts() and int(env.get('GROUP_WORLD_SIZE', 1)) > 1:
-        raise ValueError("max-restarts: on several machines restarted ranks would read what dead ones left in torchrun's store (pytorch issue 135712); start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment, or without --max-restarts")
+        raise ValueError("max-restarts: on several machines restarted ranks would read what dead ones left in torchrun's store (pytorch "
+                         "issue 135712); start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment, "
+                         "or without --max-restarts")
     return 'start ' + env.get('TORCHELASTIC_RESTART_COUNT', '0')
 
 # %% ../nbs/030_ranks.ipynb #6cc2f80c
@@ -90,7 +93,8 @@ def together(call:Callable, *args):
     "A call that all ranks make"
     try: return call(*args)
     except RuntimeError as e:
-        raise ConnectionError(f"another rank is gone ({str(e).splitlines()[0][:200]}); go on with --resume, or let torchrun do so with --max-restarts") from e
+        raise ConnectionError(f"another rank is gone ({str(e).splitlines()[0][:200]}); "
+                              "go on with --resume, or let torchrun do so with --max-restarts") from e
 
 def total(t:Tensor) -> Tensor:
     "The sum over ranks, the same on all of them to the last bit"
@@ -132,15 +136,18 @@ def same_on_all(options:dict):
     for r,there in enumerate(everyone):
         for k in everyone[0] | there:
             a, b = (d.get(k) for d in (everyone[0], there))
-            if a != b: raise ValueError(f"{k}: {a!r} on rank 0, but {b!r} on rank {r}; start every rank with the same command, data and versions")
+            if a != b:
+                raise ValueError(f"{k}: {a!r} on rank 0, but {b!r} on rank {r}; start every rank with the same command, data and versions")
 
 # %% ../nbs/030_ranks.ipynb #c8303002
 def auto(device:str='auto') -> str: # 'cpu', 'cuda' or 'auto'
     "The device that is there, for ranks of one machine a GPU each"
     gpus, local = torch.cuda.device_count() if torch.cuda.is_available() else 0, int(os.environ.get('LOCAL_RANK', 0))
-    if choose(device, ('cpu','cuda','auto'), 'device')=='cuda' and not gpus: raise ValueError("device: 'cuda' was asked for, but torch sees no GPU; use cpu or auto")
+    if choose(device, ('cpu','cuda','auto'), 'device')=='cuda' and not gpus:
+        raise ValueError("device: 'cuda' was asked for, but torch sees no GPU; use cpu or auto")
     if device=='cpu' or not gpus: return 'cpu'
     if world()>1:
-        if local >= gpus: raise ValueError(f"device: a GPU for each rank, but this machine has {gpus} for more ranks; start torchrun with --nproc-per-node {gpus}, or use cpu")
+        if local >= gpus: raise ValueError(f"device: a GPU for each rank, but this machine has {gpus} for more ranks; "
+                                           f"start torchrun with --nproc-per-node {gpus}, or use cpu")
         torch.cuda.set_device(local)
     return 'cuda'

@@ -63,14 +63,17 @@ def measure(ipc:int=10, # images per class, of ten classes
     b = torch.zeros(reduced(len(x), shape)//8, dtype=torch.float64, device=device)
     mine = [median([step(i) for i in range(steps+1)][1:]), median([seconds(lambda: total(b), device) for _ in range(steps+1)][1:])]
     took, added = zip(*dealt(lambda some: [mine for _ in some], range(world())))
-    return dict(workload=f"{net}, {'x'.join(map(str, shape))}, ipc {ipc}, L {L}", ranks=world(), machines=int(os.environ.get('GROUP_WORLD_SIZE', 1)), device=device, bf16=bf16, compile=compile,
+    return dict(workload=f"{net}, {'x'.join(map(str, shape))}, ipc {ipc}, L {L}", ranks=world(),
+                machines=int(os.environ.get('GROUP_WORLD_SIZE', 1)), device=device, bf16=bf16, compile=compile,
                 seconds=max(took), sum_seconds=max(added), bytes=8*len(b), draws_per_second=world()/max(took), made=provenance())
 
 # %% ../nbs/940_scale.ipynb #415d569f
 def report(r:dict) -> str: # from `measure`
     "One line for people"
-    return (f"{r['workload']}: {r['ranks']} rank{'s'*(r['ranks']>1)} on {r['machines']} machine{'s'*(r['machines']>1)} ({r['made'].get('gpu', r['made']['cpu']) if r['device']=='cuda' else r['made']['cpu']}, "
-            f"threads {r['made']['threads']}): {r['seconds']:.4f} s a step, {r['sum_seconds']:.5f} s of them to add {r['bytes']/1e6:.2f} MB; {r['draws_per_second']:.3f} draws/s")
+    return (f"{r['workload']}: {r['ranks']} rank{'s'*(r['ranks']>1)} on {r['machines']} machine{'s'*(r['machines']>1)} "
+            f"({r['made'].get('gpu', r['made']['cpu']) if r['device']=='cuda' else r['made']['cpu']}, "
+            f"threads {r['made']['threads']}): {r['seconds']:.4f} s a step, "
+            f"{r['sum_seconds']:.5f} s of them to add {r['bytes']/1e6:.2f} MB; {r['draws_per_second']:.3f} draws/s")
 
 def bpc_scale(ipc:int=10, # images per class
               L:int=20, # steps of the chain

@@ -40,7 +40,9 @@ def space(path) -> dict: # name of a candidate -> its cells
     for c in cells(path): out.setdefault(name_of(c), {})[value(c, 'steps'), c['seed'], c['fold']] = c
     for k in ('data', 'ipc', 'steps', *REPEATS):
         sets = dict.fromkeys(tuple(sorted({value(c, k) for c in of.values()}, key=str)) for of in out.values())
-        if len(sets) > 1: raise ValueError(f"{k}: candidates are compared under the same {k}, and {path} has {' and '.join(', '.join(map(str, s)) for s in sets)}; give all tables the same, or write a file for each")
+        if len(sets) > 1:
+            raise ValueError(f"{k}: candidates are compared under the same {k}, and {path} has "
+                             f"{' and '.join(', '.join(map(str, s)) for s in sets)}; give all tables the same, or write a file for each")
     return {k:[*of.values()] for k,of in out.items()}
 
 # %% ../nbs/955_search.ipynb #053721b8
@@ -60,7 +62,8 @@ def reached(cell:dict, # as `cells` gives it
     config = out/'config.json'
     if config.exists() and json.loads(config.read_text()).get('steps', 0) > (value(cell, 'steps') or 0): shutil.rmtree(out)
     data = ready(cell, root, device, bars)
-    return distill(cell['method'], data, cell['ipc'], out=out, seed=cell['seed'], device=device, progress=bars, resume=config.exists(), **own(cell)).meta['held_out']
+    return distill(cell['method'], data, cell['ipc'], out=out, seed=cell['seed'], device=device, progress=bars, resume=config.exists(),
+                   **own(cell)).meta['held_out']
 
 # %% ../nbs/955_search.ipynb #d7f754e8
 def typed(some:list) -> dict: # cells of one candidate and rung -> a table of a grid file
@@ -121,12 +124,14 @@ def search(file, # search file (TOML): a grid file whose lists are candidates; t
     path, end, of = Path(results)/'search.jsonl', time.monotonic() + 60*(float('inf') if minutes is None else minutes), space(file)
     alive = drawn([*of], candidates, seed)
     first, every = of[alive[0]], [candidate(of[k][0]) for k in alive]
-    axes, rungs = [k for k in every[0] if len({named(r.get(k)) for r in every}) > 1], sorted({value(c, 'steps') for c in first}, key=lambda s: s or 0)
+    axes, rungs = ([k for k in every[0] if len({named(r.get(k)) for r in every}) > 1],
+                   sorted({value(c, 'steps') for c in first}, key=lambda s: s or 0))
     cell_data(first[0], root) # what is wrong with the data is no candidate's fault
     for n,steps in enumerate(rungs, 1):
         def say(i, line):
             of = ' '.join(f"{k}={line['recipe'].get(k)}" for k in axes)
-            if progress: print(f"rung {n}/{len(rungs)} ({steps} steps), {i}/{len(alive)}: {100*line['held_out']:.1f} %  {of}  {line.get('broke', '')}".rstrip(), flush=True)
+            if progress: print(f"rung {n}/{len(rungs)} ({steps} steps), {i}/{len(alive)}: "
+                               f"{100*line['held_out']:.1f} %  {of}  {line.get('broke', '')}".rstrip(), flush=True)
         some = [[c for c in of[k] if value(c, 'steps')==steps] for k in alive]
         found = dict(zip(alive, rung(some, path, say, end=end, runs=runs, root=root, device=auto(device), bars=progress and rank()==0)))
         if None in found.values(): return []

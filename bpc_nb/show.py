@@ -160,7 +160,8 @@ def show_in_terminal(coreset:Coreset, columns:int=None, # of the terminal; None:
     w = min(p.shape[-1], max(14, (columns+1)//min(len(p), 10) - 1))
     p, per = F.interpolate(p, (max(1, round(p.shape[-2]*w/p.shape[-1])), w), mode='area'), max(1, (columns+1)//(w+1))
     more = f'\n{most} of {len(coreset.x)} images'*(len(coreset.x) > most)
-    return half_blocks(sheet(p, [[*range(i, min(i+per, len(p)))] for i in range(0, len(p), per)]), os.environ.get('COLORTERM') in ('truecolor','24bit')) + more
+    return half_blocks(sheet(p, [[*range(i, min(i+per, len(p)))] for i in range(0, len(p), per)]),
+                       os.environ.get('COLORTERM') in ('truecolor','24bit')) + more
 
 # %% ../nbs/010_show.ipynb #de6e8810
 def show_pixels(
@@ -205,7 +206,8 @@ def show_chain(
 ) -> Figure: # trajectories left, energies right
     "Trajectories in two dimensions, and energies over the steps"
     if chain is None and energies is None: raise ValueError('chain and energies are both None: give at least one')
-    if chain is not None and chain.shape[-1]!=2: raise ValueError(f'chain has shape {tuple(chain.shape)}: trajectories are drawn for (L+1,2) or (R,L+1,2); give only energies')
+    if chain is not None and chain.shape[-1]!=2:
+        raise ValueError(f'chain has shape {tuple(chain.shape)}: trajectories are drawn for (L+1,2) or (R,L+1,2); give only energies')
     panels = (chain is not None) + (energies is not None)
     fig,axs = figure(3*panels, 2, panels)
     if chain is not None:

@@ -98,7 +98,8 @@ def posterior(
     bend = grad(energy)(zero+1, coreset) - (A.sum(1)-b)
     if bend.norm()>1e-4*(A.norm()+b.norm()): raise ValueError('energy is not quadratic in theta: its posterior is not Gaussian, sample it')
     stiff = torch.linalg.eigvalsh(A.detach())
-    if stiff[0]<=10*torch.finfo(A.dtype).eps*stiff[-1]: raise ValueError(f'energy is flat along some theta (curvatures {stiff[0]:.2g} to {stiff[-1]:.2g}): give it a prior or more points')
+    if stiff[0]<=10*torch.finfo(A.dtype).eps*stiff[-1]:
+        raise ValueError(f'energy is flat along some theta (curvatures {stiff[0]:.2g} to {stiff[-1]:.2g}): give it a prior or more points')
     cov = torch.linalg.inv(A)
     return Gaussian(cov@b, cov)
 

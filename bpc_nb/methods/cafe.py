@@ -91,7 +91,8 @@ def cafe(task:Task, # energy, network and data
     return Learner(loss)
 
 # %% ../../nbs/620_cafe.ipynb #e4bf1824
-def cafe_dsa(task:Task, beta:NonNegative=.01, early:NonNegative=.1, still:float=.04, moved:float=.03, most:Count=50, watch:Count=128, real:Count=256, lr_net:Positive=.01,
+def cafe_dsa(task:Task, beta:NonNegative=.01, early:NonNegative=.1, still:float=.04, moved:float=.03, most:Count=50, watch:Count=128,
+             real:Count=256, lr_net:Positive=.01,
              augment:str=SIAMESE): # all as in `cafe`
     "Aligning features with siamese augmentation (CAFE+DSA)"
     return cafe(task, beta, early, still, moved, most, watch, real, lr_net, augment)
@@ -105,4 +106,5 @@ RECIPES = { # (None, None) is for data of one's own
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
 }
 
-METHODS = {name:Method(f, RECIPES, frozenset(), without=('block','labels','lr_labels')) for name,f in (('cafe', cafe), ('cafe-dsa', cafe_dsa))} # class by class
+METHODS = {name:Method(f, RECIPES, frozenset(), without=('block','labels','lr_labels')) for name,
+           f in (('cafe', cafe), ('cafe-dsa', cafe_dsa))} # class by class

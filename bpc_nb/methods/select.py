@@ -30,7 +30,8 @@ def last_layer(net:Network, theta:Tensor, # (P,)
     "What the last linear layer of a network sees"
     module, seen = to_module(net, theta, net.stats(theta, x)), []
     linear = [m for m in module.modules() if isinstance(m, nn.Linear)]
-    if not linear: raise ValueError(f"net: {net.name} has no linear layer, and features are what the last one sees; take another network, or features='pixels'")
+    if not linear: raise ValueError(f"net: {net.name} has no linear layer, and features are what the last one sees; "
+                                    "take another network, or features='pixels'")
     linear[-1].register_forward_pre_hook(lambda m, args: seen.append(args[0].flatten(1).float()))
     for b in x.split(batch): module(b)
     return torch.cat(seen)
@@ -47,8 +48,10 @@ def told_apart(f:Tensor, # (N,D)
     "One sentence for a class whose features are constant"
     for c,of in zip(data.classes, (f[data.train.y==k] for k in range(data.K))):
         if len(of) > 1 and (of==of[0]).all():
-            raise ValueError(f"features: the {kind} of all {len(of)} training images of class {c!r} are the same, so there is nothing to choose by; "
-                             + ("take features='pixels', or experts that are trained longer" if kind=='features' else "use method 'random'"))
+            raise ValueError(f"features: the {kind} of all {len(of)} training images of class {c!r} are the same, "
+                             "so there is nothing to choose by; "
+                             + ("take features='pixels', or experts that are trained longer"
+                                if kind=='features' else "use method 'random'"))
     return f
 
 def expert_features(task:Task, space:str, # 'net' or 'pixels'
@@ -77,7 +80,8 @@ def choice(task:Task, space:str, order:Callable): # order: `(f, m, gen) -> (m,)`
     choose(space, ('net','pixels'), 'features')
     def of(S:Coreset, gen:Generator):
         x, y = task.data.train
-        i = of_each_class(lambda f, m: order(f, m, gen), expert_features(task, space, S.x.device, gen), y.to(S.y.device), len(S.y)//task.data.K).cpu()
+        i = of_each_class(lambda f, m: order(f, m, gen), expert_features(task, space, S.x.device, gen), y.to(S.y.device),
+                          len(S.y)//task.data.K).cpu()
         return S._replace(x=x[i].to(S.x), y=y[i].to(S.y), meta=S.meta | dict(chosen=i.tolist()))
     return of
 

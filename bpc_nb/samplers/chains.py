@@ -47,9 +47,11 @@ def named(bad:Tensor): # (R,) bool
 def complain(diverged:Tensor, accepted:Tensor, n:int): # (R,) steps that diverged, (R,) mean acceptance, number of steps
     "Warn of chains that could not move"
     if (bad := diverged>0).any():
-        warnings.warn(f"chains {named(bad)}: the energy was not finite after {int(diverged.sum())} of {n*len(bad)} steps, which were not taken; lower eps")
+        warnings.warn(f"chains {named(bad)}: the energy was not finite after {int(diverged.sum())} of {n*len(bad)} steps, "
+                      "which were not taken; lower eps")
     if (bad := (accepted<.05) & (diverged<n)).any():
-        warnings.warn(f"chains {named(bad)}: only {accepted[bad].mean():.2%} of the steps were accepted, so they hardly moved; lower eps, or the number of steps in a flight")
+        warnings.warn(f"chains {named(bad)}: only {accepted[bad].mean():.2%} of the steps were accepted, so they hardly moved; "
+                      "lower eps, or the number of steps in a flight")
 
 # %% ../../nbs/250_chains.ipynb #bf692fa7
 def ticking(states, n:int, show:bool):
@@ -69,11 +71,13 @@ def sample(
     **meta, # to be noted: what was sampled, and how
 ) -> Chains:
     "Run chains and keep what they visit after burn-in"
-    if thin<1 or burn<0 or (n-burn)//thin<1: raise ValueError(f"n, burn, thin: found {n}, {burn} and {thin}, which leaves no draws; expected n of at least burn + thin")
+    if thin<1 or burn<0 or (n-burn)//thin<1:
+        raise ValueError(f"n, burn, thin: found {n}, {burn} and {thin}, which leaves no draws; expected n of at least burn + thin")
     kept, infos = [], []
     for i,s in enumerate(ticking(run(alg, state, n, gen), n, progress)):
         theta, info = (s, None) if isinstance(s, Tensor) else (s.theta, s.info)
-        if info is None and not (ok := theta.isfinite().all(-1)).all(): raise ValueError(f"chains {named(~ok)} left for infinity at step {i}; lower alpha")
+        if info is None and not (ok := theta.isfinite().all(-1)).all():
+            raise ValueError(f"chains {named(~ok)} left for infinity at step {i}; lower alpha")
         if i<burn: continue
         infos.append(info)
         if (i-burn)%thin==thin-1: kept.append(theta)
@@ -94,8 +98,11 @@ def load_chains(path) -> Chains: # a `.safetensors` file
     if not Path(path).is_file(): raise FileNotFoundError(f"path: there is no file of chains at {path}; `chains.save(path)` writes one")
     try:
         with safe_open(path, 'pt') as f: t, head = {k:f.get_tensor(k) for k in f.keys()}, (f.metadata() or {}).get('chains')
-    except SafetensorError as e: raise ValueError(f"path: {path} is not a readable file of chains, it is truncated or of another format ({e})") from None
-    if head is None or 'theta' not in t or not t.keys()<=set(Chains._fields): raise ValueError(f"path: {path} is a safetensors file but holds no chains; expected theta and metadata key 'chains', found {sorted(t)}")
+    except SafetensorError as e:
+        raise ValueError(f"path: {path} is not a readable file of chains, it is truncated or of another format ({e})") from None
+    if head is None or 'theta' not in t or not t.keys()<=set(Chains._fields):
+        raise ValueError(f"path: {path} is a safetensors file but holds no chains; "
+                         f"expected theta and metadata key 'chains', found {sorted(t)}")
     return Chains(**t, meta=json.loads(head)['meta'])
 
 # %% ../../nbs/250_chains.ipynb #808441d0
@@ -104,7 +111,8 @@ def with_arviz():
     try:
         with warnings.catch_warnings(action='ignore'): import arviz # announces its next version on every import
     except ImportError: arviz = None
-    if not hasattr(arviz, 'InferenceData'): raise ImportError("arviz: it is not installed here, or not in a version 0.x; pip install 'bpc_nb[arviz]'")
+    if not hasattr(arviz, 'InferenceData'):
+        raise ImportError("arviz: it is not installed here, or not in a version 0.x; pip install 'bpc_nb[arviz]'")
     return arviz
 
 def to_arviz(

@@ -92,7 +92,7 @@ class State(NamedTuple):
     def theta(self): return self.point.theta
 
 # %% ../../nbs/230_hmc.ipynb #da737e72
-def arrive(here:Point, there:Point, yes:Tensor, p:Tensor, diverged:Tensor) -> State: # (R,) each: who moves, with what probability, who diverged
+def arrive(here:Point, there:Point, yes:Tensor, p:Tensor, diverged:Tensor) -> State: # (R,) each: who moves, how likely, who diverged
     "The next state: the row of `there` for `yes`, that of `here` else"
     point = Point(*(torch.where(yes.view(-1, *[1]*(new.ndim-1)), new, old) for new,old in zip(there, here)))
     return State(point, Info(point.energy, p, point.slope.norm(dim=-1), diverged))
@@ -102,7 +102,8 @@ def start(at:Callable, theta:Tensor) -> State: # from `field`; (R,P)
     if theta.ndim!=2: raise ValueError(f"theta: found shape {tuple(theta.shape)}; expected (R,P), a row for each chain")
     with torch.no_grad(): here = at(theta.detach())
     ok = here.energy.isfinite() & here.slope.isfinite().all(-1)
-    if not ok.all(): raise ValueError(f"theta: the energy is not finite where chains {(~ok).nonzero().flatten().tolist()} start; draw them nearer to zero")
+    if not ok.all(): raise ValueError(f"theta: the energy is not finite where chains {(~ok).nonzero().flatten().tolist()} start; "
+                                      "draw them nearer to zero")
     return arrive(here, here, ok, ok.to(here.energy), ~ok)
 
 # %% ../../nbs/230_hmc.ipynb #cba9afae
@@ -117,7 +118,9 @@ def hmc(
     chunk:int|None=None, # chains in one pass; None: all
 ) -> Algorithm: # over `State`; starts from `theta (R,P)`, a row for each chain
     "Hamiltonian Monte Carlo (Kim et al. 2022, Algorithm 2, with the signs of Neal 2010)"
-    if not (eps>0 and steps>0 and temperature>0 and 0<=jitter<1): raise ValueError(f"eps, steps, temperature, jitter: found {eps}, {steps}, {temperature} and {jitter}; expected the first three above 0, jitter from 0 to less than 1")
+    if not (eps>0 and steps>0 and temperature>0 and 0<=jitter<1):
+        raise ValueError(f"eps, steps, temperature, jitter: found {eps}, {steps}, {temperature} and {jitter}; "
+                         "expected the first three above 0, jitter from 0 to less than 1")
     at = field(energy, *each, chunk=chunk)
     @torch.no_grad()
     def step(state:State, gen:Generator):

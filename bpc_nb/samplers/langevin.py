@@ -20,7 +20,8 @@ def langevin(
     temperature:float=1., # of the noise; 1 is Eq. 12, 0 is gradient descent
 ) -> Algorithm: # over `theta`, of any shape
     "Unadjusted Langevin dynamics (Eq. 12)"
-    if not (alpha>0 and temperature>=0): raise ValueError(f"alpha, temperature: found {alpha} and {temperature}; expected alpha > 0 and temperature >= 0")
+    if not (alpha>0 and temperature>=0):
+        raise ValueError(f"alpha, temperature: found {alpha} and {temperature}; expected alpha > 0 and temperature >= 0")
     def step(theta:Tensor, gen:Generator):
         theta = theta.detach().requires_grad_()
         with torch.enable_grad(): slope, = torch.autograd.grad(energy(theta), theta)

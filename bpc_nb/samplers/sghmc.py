@@ -37,7 +37,9 @@ def sghmc(
     chunk:int|None=None, # chains in one pass; None: all
 ) -> Algorithm: # over `State`; starts from `theta (R,P)`, a row for each chain
     "Stochastic gradient Hamiltonian Monte Carlo; with an energy that augments its images, A-SGHMC"
-    if not (eps>0 and 0<friction<=1 and temperature>=0 and steps>0): raise ValueError(f"eps, friction, temperature, steps: found {eps}, {friction}, {temperature} and {steps}; expected eps > 0, friction above 0 and at most 1, temperature >= 0, steps > 0")
+    if not (eps>0 and 0<friction<=1 and temperature>=0 and steps>0):
+        raise ValueError(f"eps, friction, temperature, steps: found {eps}, {friction}, {temperature} and {steps}; "
+                         "expected eps > 0, friction above 0 and at most 1, temperature >= 0, steps > 0")
     at = field(energy, *each, chunk=chunk)
     def init(theta): return start(at, theta)._replace(r=torch.zeros_like(theta))
     @torch.no_grad()
