@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'choose', 'Transform', 'write_atomic', 'cache_folder', 'Decoder', 'quarters',
-           'packed', 'only_images', 'Coreset', 'stored', 'save_coreset', 'load_coreset', 'image', 'save_png',
-           'save_folder', 'load_pt', 'Algorithm', 'run', 'stream', 'registry', 'no_memory', 'within_memory',
-           'provenance']
+           'packed', 'Coreset', 'only_images', 'in_8bit', 'decoded', 'as_dataset', 'stored', 'save_coreset',
+           'load_coreset', 'image', 'save_png', 'save_folder', 'load_pt', 'Algorithm', 'run', 'stream', 'registry',
+           'no_memory', 'within_memory', 'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
 import difflib, hashlib, json, os, platform, tempfile
@@ -105,11 +105,6 @@ def packed(x:Tensor): # (4*M,C,H,W) -> (M,C,H,W)
 DECODERS = dict(identity=Decoder(1, lambda x: x, lambda x: x), factor2=Decoder(4, quarters, packed))
 
 # %% ../nbs/000_core.ipynb #6db47d51
-def only_images(x:Tensor, what:str): # examples; what is asked for, with its verb
-    "One sentence where examples are not images"
-    if x.ndim!=4: raise ValueError(f"coreset: {what} made of images (M,C,H,W), and its examples are {tuple(x.shape)}; "
-                                   "`save` keeps every kind, and `save_table` writes rows as CSV")
-
 class Coreset(NamedTuple):
     "A small labelled set that stands in for the data"
     x: Tensor                          # images (M,C,H,W) or rows (M,D), in the model's space
@@ -134,30 +129,38 @@ class Coreset(NamedTuple):
         raise ValueError("coreset: its file does not hold the whitening matrix; "
                          "give it the data's with coreset._replace(transform=data.transform, kept=None)")
 
-    def quantised(self):
-        "What is left after a round trip through 8-bit pixels"
-        only_images(self.x, '8-bit pixels are')
-        return self._replace(x=self.transform((self.whole().pixels(clamp=True)*255).round()/255))
-
-    def examples(self):
-        "What students see: decoded, in the model's space"
-        d = choose(self.decode, DECODERS, 'decode')
-        if d.times==1: return self
-        through = self.transform.white is not None # whitening mixes pixels, so the decoder works before it
-        x = self.transform(d.see(self.transform.inverse(self.whole().x))) if through else d.see(self.x)
-        y, w = (t if t is None else t.repeat_interleave(d.times, 0) for t in (self.y, self.w))
-        return self._replace(x=x, y=y, w=w, decode='identity')
-
-    def dataset(self, space:str='pixels'): # 'pixels' or 'model'
-        "A `TensorDataset` of what students see: images, labels, and weights where there are any"
-        if space not in ('pixels','model'): raise ValueError(f"space: found {space!r}; expected 'pixels' or 'model'")
-        s = self if self.decode=='identity' else self.whole().examples()
-        return TensorDataset(*(t for t in (s.x if space=='model' else s.pixels(clamp=True), s.y, s.w) if t is not None))
-
+    def quantised(self): return in_8bit(self) # after a round trip through 8-bit pixels
+    def examples(self): return decoded(self)  # what students see
+    def dataset(self, space:str='pixels'): return as_dataset(self, space) # the same for torch; space: 'pixels' or 'model'
     def save(self, path): write_atomic(path, lambda tmp: save_coreset(self, tmp))
-
     @staticmethod
     def load(path): return load_coreset(path)
+
+# %% ../nbs/000_core.ipynb #c87c9d58
+def only_images(x:Tensor, what:str): # examples; what is asked for, with its verb
+    "One sentence where examples are not images"
+    if x.ndim!=4: raise ValueError(f"coreset: {what} made of images (M,C,H,W), and its examples are {tuple(x.shape)}; "
+                                   "`save` keeps every kind, and `save_table` writes rows as CSV")
+
+def in_8bit(S:Coreset) -> Coreset:
+    "What is left after a round trip through 8-bit pixels"
+    only_images(S.x, '8-bit pixels are')
+    return S._replace(x=S.transform((S.whole().pixels(clamp=True)*255).round()/255))
+
+def decoded(S:Coreset) -> Coreset:
+    "What students see: decoded, in the model's space"
+    d = choose(S.decode, DECODERS, 'decode')
+    if d.times==1: return S
+    through = S.transform.white is not None # whitening mixes pixels, so the decoder works before it
+    x = S.transform(d.see(S.transform.inverse(S.whole().x))) if through else d.see(S.x)
+    y, w = (t if t is None else t.repeat_interleave(d.times, 0) for t in (S.y, S.w))
+    return S._replace(x=x, y=y, w=w, decode='identity')
+
+def as_dataset(S:Coreset, space:str) -> TensorDataset: # 'pixels' or 'model'
+    "What students see: images, labels, and weights where there are any"
+    if space not in ('pixels','model'): raise ValueError(f"space: found {space!r}; expected 'pixels' or 'model'")
+    s = S if S.decode=='identity' else S.whole().examples()
+    return TensorDataset(*(t for t in (s.x if space=='model' else s.pixels(clamp=True), s.y, s.w) if t is not None))
 
 # %% ../nbs/000_core.ipynb #3d535064
 def stored(S:Coreset, # examples, those of a class together

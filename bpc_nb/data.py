@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ZCA_LIMIT', 'Split', 'Data', 'draw', 'of_table', 'by_class', 'deal', 'hold', 'apart', 'batches', 'normaliser',
-           'whitening', 'fit', 'apply', 'standardiser', 'read_rows', 'load', 'origin', 'limits', 'same', 'match',
-           'same_table', 'listed', 'refit', 'summary']
+           'whitening', 'fit', 'apply', 'standardiser', 'read_rows', 'recipe_of', 'noted', 'load', 'origin', 'limits',
+           'same', 'match', 'same_table', 'listed', 'refit', 'summary']
 
 # %% ../nbs/110_data.ipynb #a2fa17d6
 import hashlib, os, warnings
@@ -212,6 +212,19 @@ def read_rows(source, label:str, # a table, and its column of classes
     return (table_files(source)[0].stem if n==len(y) else os.path.basename(os.path.abspath(source)), dict(x=x, y=y),
             dict(n=n, classes=classes, checksum=check.hexdigest(), table=table))
 
+# %% ../nbs/110_data.ipynb #655415d5
+def recipe_of(source, *asked) -> dict: # options by name
+    "What decides what is loaded, from plain values"
+    path = os.fspath(source) if isinstance(source, (str,os.PathLike)) else None
+    return dict(source=path) | {k:v for part in asked for k,v in part.items()}
+
+def noted(name:str, meta:dict, recipe:dict, x:Tensor) -> dict: # meta: of the reader; x: all that was read
+    "What a data set is, as `Data.meta` keeps it"
+    if meta.get('jpeg') and NAMED.get(name, (None,))[0] not in (None,'Imagenette'):
+        name += ' (JPEG)' # published without loss: a copy says what it is
+    what = of_table(meta) or dict(range=limits(x), skipped=meta.get('skipped', []))
+    return dict(name=name, checksum=meta['checksum'], recipe=recipe, **what)
+
 # %% ../nbs/110_data.ipynb #e79bcc4c
 def load(source='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of these
          root:str=None, # folder with the named sets; None: $BPC_DATA, else ~/.cache/bpc_nb/data
@@ -237,17 +250,11 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
     held = hold(y[i], held_out, stream(seed, 'held'))
     i, out = i[~held], i[held]
     part = lambda j: Split(apply(transform, batches(x, j), len(j), x.shape[1:]), y[j])
-    recipe = dict(source=os.fspath(source) if isinstance(source, (str,os.PathLike)) else None, size=size, zca=bool(zca),
-                  held_out=held_out, seed=seed, skip_bad=bool(skip_bad))
-    if fold is not None: recipe |= dict(folds=int(folds), fold=fold)
-    if rows: recipe |= dict(label=label)
+    recipe = recipe_of(source, dict(size=size, zca=bool(zca), held_out=held_out, seed=seed, skip_bad=bool(skip_bad)),
+                       {} if fold is None else dict(folds=int(folds), fold=fold), dict(label=label) if rows else {})
     transform = (standardiser(x[i], measured(columns_of(meta, x.shape[1])))
                  if rows else fit(lambda: batches(x, i), x.shape[1:], zca, origin(meta['checksum'], recipe)))
-    if meta.get('jpeg') and NAMED.get(name, (None,))[0] not in (None,'Imagenette'):
-        name += ' (JPEG)' # published without loss: a copy says what it is
-    note = dict(name=name, checksum=meta['checksum'], recipe=recipe,
-                **(of_table(meta) if rows else dict(range=limits(x), skipped=meta.get('skipped', []))))
-    return Data(name, part(i), part(out), part(test), tuple(meta['classes']), transform, note)
+    return Data(name, part(i), part(out), part(test), tuple(meta['classes']), transform, noted(name, meta, recipe, x))
 
 # %% ../nbs/110_data.ipynb #e5fbf68f
 def origin(checksum, recipe): return f"{checksum} {[recipe.get(k) for k in ('held_out','seed','folds','fold')]}" # of the training images

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SAID', 'keep_memory', 'guarded', 'compiled', 'last', 'pixels', 'at', 'cells', 'spread', 'total', 'block',
-           'block_back', 'block_plain', 'once_more', 'several', 'Block', 'squash', 'unsquash', 'First', 'Patches',
-           'Bare', 'Fused', 'fusible', 'fuse', 'accelerate', 'lowered', 'compile_network']
+           'block_back', 'block_plain', 'once_more', 'several', 'Block', 'squash', 'unsquash', 'first_plain', 'First',
+           'Patches', 'Bare', 'Fused', 'fusible', 'fuse', 'accelerate', 'lowered', 'compile_network']
 
 # %% ../nbs/150_fast.ipynb #4186e3c5
 import ctypes, warnings
@@ -108,6 +108,7 @@ def several(f, info, dims, args, n): # the first n are tensors
     outs = f.apply(*ts, *args[n:])
     return tuple(o.unflatten(0, (R, -1)) for o in outs), (0,)*len(outs)
 
+# %% ../nbs/150_fast.ipynb #2e615eaa
 class Block(torch.autograd.Function):
     "`block` for autograd; keeps its input and four numbers per channel"
     @staticmethod
@@ -136,6 +137,12 @@ def unsquash(go, h, a, c): # the gradient of the result
     "delta: the gradient of ah + c"
     return torch.where(at(a)*h + at(c) > 0, spread(pixels(go)/4, h.shape), 0.).to(h.dtype)
 
+def first_plain(X, w, g, b, size, eps): # as in `First`
+    "`First` in ordinary operations"
+    y = (X@w.mT[:,None]).unflatten(2, size).movedim(-1, 2)
+    g, b = (p[:,None].expand(y.shape[:3]).flatten(0, 1) for p in (g, b))
+    return block_plain(y.flatten(0, 1), g, b, eps).unflatten(0, y.shape[:2])
+
 # %% ../nbs/150_fast.ipynb #2dc7d2ea
 class First(torch.autograd.Function):
     "A convolution as product of patches, and the block that follows"
@@ -157,9 +164,7 @@ class First(torch.autograd.Function):
     def backward(ctx, go, *_):
         X,mean,cov,w,g,b,h,m,r,a,c = ctx.saved_tensors
         if torch.is_grad_enabled(): # the gradient will be differentiated
-            y = (X@w.mT[:,None]).unflatten(2, ctx.size).movedim(-1, 2)
-            g_, b_ = (p[:,None].expand(y.shape[:3]).flatten(0, 1) for p in (g, b))
-            out = block_plain(y.flatten(0, 1), g_, b_, ctx.eps).unflatten(0, y.shape[:2])
+            out = first_plain(X, w, g, b, ctx.size, ctx.eps)
             return None, None, None, *once_more(out, (w, g, b), go, ctx.needs_input_grad[3:]), None, None, None
         back, H = compiled(unsquash) if ctx.compile else unsquash, h.flatten(0, 1).unflatten(1, ctx.size)
         delta = back(last(go.flatten(0, 1)), H, a.flatten(0, 1), c.flatten(0, 1)).view(h.shape)
@@ -202,6 +207,7 @@ class Bare(nn.Module):
             self.kept = ref(x), x._version, dtype, (X, mean, Xf.mT@Xf/Xf.shape[2] - mean[...,None]*mean[...,None,:])
         return self.kept[3]
 
+# %% ../nbs/150_fast.ipynb #38c9cfdd
 class Fused(nn.Module):
     "The rest of the block"
     def __init__(self, norm, compile):

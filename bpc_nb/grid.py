@@ -387,6 +387,7 @@ def picked(file, # grid file
                                                                            "the tables print names, and every line has its own as 'key'")
     return [c for c in all_of if not begins or key(c).startswith(tuple(begins))]
 
+# %% ../nbs/950_grid.ipynb #ff8e4ea8
 def grid(file, # grid file (TOML)
          results:str='results', # folder for lines and coresets; lines go to NAME.jsonl for a file NAME.toml
          root=None, # where data sets are looked for
@@ -414,6 +415,7 @@ def grid(file, # grid file (TOML)
     have = done(results)
     return [have[key(c)] for c in todo if key(c) in have]
 
+# %% ../nbs/950_grid.ipynb #556502fd
 def waiting(file, results='results', only:str='') -> tuple: # (cells that need a GPU, others)
     "How many cells of a grid are not finished"
     left = [c for c in picked(file, only) if unfinished(c, results)]

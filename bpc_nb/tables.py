@@ -115,6 +115,7 @@ def again(rows, home:dict) -> str: # home: of `homes`
     for r in rows: by.setdefault(home[r['key']], []).append(r['key'][:6])
     return ' and '.join(f"`bpc grid results/{name}.toml --only {','.join(keys)} --results again`" for name,keys in by.items()) or DASH
 
+# %% ../nbs/960_tables.ipynb #506c80b1
 def ours(g:dict, # {label: lines}
          every:dict, # of `whole_sets`
          home:dict, # of `homes`

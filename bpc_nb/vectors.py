@@ -33,6 +33,7 @@ def is_table(source) -> bool:
     files = table_files(source)
     return bool(files) and files[0].suffix.lower()!='.parquet'
 
+# %% ../nbs/105_vectors.ipynb #a61a3176
 def delimiter(f:Path) -> str:
     "The sign that the first line has most of"
     with open(f, encoding='utf-8', errors='replace') as o: line = o.readline()
@@ -73,6 +74,7 @@ def reads(v:str) -> bool:
     try: return isfinite(float(v))
     except ValueError: return False
 
+# %% ../nbs/105_vectors.ipynb #39f785da
 def entire(name:str, a): # pyarrow's column; the same, decoded
     "One sentence for a column with missing or infinite values"
     import pyarrow as pa
@@ -86,6 +88,7 @@ def entire(name:str, a): # pyarrow's column; the same, decoded
                          "leave out these rows or the column")
     return a
 
+# %% ../nbs/105_vectors.ipynb #c40508a3
 def column(name:str, a) -> Column: # a: from `entire`
     "What a column holds"
     kind = kind_of(a)
@@ -130,6 +133,7 @@ def labels_of(t, label:str) -> list: # pyarrow's table, name of the column
                          "regression is not part of this book; choose another column, or group the values")
     return values if kind!='truth' else [str(v).lower() for v in values]
 
+# %% ../nbs/105_vectors.ipynb #03d221c6
 def read_table(source, # a file, or a folder with train and test tables
                label:str, # column of the classes
               ) -> tuple: # x (N,D), classes of the rows, columns, number of training rows or None
