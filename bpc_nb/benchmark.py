@@ -6,8 +6,8 @@
 __all__ = ['SHAPES', 'EXPERTS', 'STUDENTS', 'BATCH', 'REAL', 'FAST', 'FLOORS', 'CONTENDERS', 'QUICK', 'descend', 'published',
            'Pair', 'unrolled', 'forward_kl', 'plain_match', 'Workload', 'subject', 'outer_steps', 'plain_experts',
            'plain_students', 'noise', 'our_experts', 'our_students', 'real_side', 'plain_matches', 'matches',
-           'products', 'sweep', 'floor', 'formats', 'peak', 'give_back', 'work', 'enter', 'turn', 'measure', 'summary',
-           'ratios', 'several', 'workloads', 'bench', 'report', 'bpc_bench']
+           'products', 'sweep', 'floor', 'formats', 'peak', 'give_back', 'work', 'enter', 'turn', 'measure',
+           'timing_row', 'ratios', 'as_list', 'workloads', 'bench', 'report', 'bpc_bench']
 
 # %% ../nbs/920_benchmark.ipynb #0c105880
 import ctypes, os, re, subprocess, sys, time, timeit
@@ -318,9 +318,9 @@ def measure(w:Workload, names, # of contenders
         ps = {c:stack.enter_context(enter(c, w, threads)) for c in names}
         stack.callback(lambda: [p.kill() for p in ps.values()])
         rounds = [{c:turn(p) for c,p in ps.items()} for _ in range(repeats)]
-        return [summary(c, w, [r[c] for r in rounds], None if rounds[-1][c] else p.wait()) for c,p in ps.items()]
+        return [timing_row(c, w, [r[c] for r in rounds], None if rounds[-1][c] else p.wait()) for c,p in ps.items()]
 
-def summary(contender:str, w:Workload, rounds, code=None) -> dict: # rounds: what `turn` returned; code: how it ended, if it did
+def timing_row(contender:str, w:Workload, rounds, code=None) -> dict: # rounds: what `turn` returned; code: how it ended, if it did
     "One row: medians of the times, the peak"
     row = dict(workload=str(w), contender=contender) | {k:v for k,v in w._asdict().items() if v}
     if code is not None: return row | dict(seconds_median=None, cpu_median=None, peak_mb=None, ended=code)
@@ -338,17 +338,17 @@ def ratios(rows) -> list:
             for r in rows for b in rows if r['workload']==b['workload'] and r['contender'] in FAST and b['contender'] not in FAST]
 
 # %% ../nbs/920_benchmark.ipynb #09e10191
-def several(given) -> list: # 10, (1, 10) or 'step,epoch'
+def as_list(given) -> list: # 10, (1, 10) or 'step,epoch'
     "One or several, as a list"
     return [g.strip() for g in given.split(',')] if isinstance(given, str) else list(given) if isinstance(given, (tuple, list)) else [given]
 
 def workloads(shape, kinds, ipc, L, net, images, epochs) -> list: # as in `bench`
     "What to time, checked"
-    for name,vs in dict(ipc=ipc, L=L, images=images, epochs=epochs).items(): [whole(name, v, 1) for v in several(vs)]
-    for s in several(shape): network(net, choose(s, SHAPES, 'shape')[0], 10) # an error here, not in ten processes
-    of = dict(step=[dict(ipc=i, L=l) for i in several(ipc) for l in several(L)], match=[dict(ipc=i) for i in several(ipc)],
-              epoch=[dict(images=images)], students=[dict(ipc=i, epochs=epochs) for i in several(ipc)])
-    return [Workload(k, s, net, **o) for s in several(shape) for k in several(kinds) for o in choose(k, of, 'kind')]
+    for name,vs in dict(ipc=ipc, L=L, images=images, epochs=epochs).items(): [whole(name, v, 1) for v in as_list(vs)]
+    for s in as_list(shape): network(net, choose(s, SHAPES, 'shape')[0], 10) # an error here, not in ten processes
+    of = dict(step=[dict(ipc=i, L=l) for i in as_list(ipc) for l in as_list(L)], match=[dict(ipc=i) for i in as_list(ipc)],
+              epoch=[dict(images=images)], students=[dict(ipc=i, epochs=epochs) for i in as_list(ipc)])
+    return [Workload(k, s, net, **o) for s in as_list(shape) for k in as_list(kinds) for o in choose(k, of, 'kind')]
 
 # %% ../nbs/920_benchmark.ipynb #b14235fd
 def bench(shape:str='cifar', # of the images: cifar, mnist or digits
@@ -364,9 +364,9 @@ def bench(shape:str='cifar', # of the images: cifar, mnist or digits
          ) -> dict: # rows, ratios and where they were measured
     "Time and memory of every contender, side by side"
     todo, known = workloads(shape, kinds, ipc, L, net, images, epochs), list(dict.fromkeys(c for of in CONTENDERS.values() for c in of))
-    names, repeats = [choose(c, known, 'contender') for c in several(contenders or known)], whole('repeats', repeats, 1)
+    names, repeats = [choose(c, known, 'contender') for c in as_list(contenders or known)], whole('repeats', repeats, 1)
     rows = [r for w in todo for r in measure(w, [c for c in CONTENDERS[w.kind] if c in names], repeats, threads)]
-    if not rows: raise ValueError(f"contenders: none of {', '.join(names)} is of kind {', '.join(several(kinds))}")
+    if not rows: raise ValueError(f"contenders: none of {', '.join(names)} is of kind {', '.join(as_list(kinds))}")
     return dict(rows=rows, ratios=ratios(rows), made=provenance()
                 | dict(threads=next((r['threads'] for r in rows if 'threads' in r), threads)))
 

@@ -14,14 +14,14 @@ from .evaluate import predict
 from .metrics import entropy, summary
 from .networks import Network
 from .show import figure, tidy
-from .toy import kl, wasserstein
+from .toy import kl, wasserstein_squared
 
 # %% ../nbs/330_closeness.ipynb #d6504cbd
 def exact(p, # `Gaussian`, the data's posterior
           q, # `Gaussian`, the coreset's
          ) -> dict: # nats, nats, and a distance in parameters
     "Both divergences and the Wasserstein distance of two Gaussian posteriors"
-    return dict(kl_forward=kl(p, q).item(), kl_reverse=kl(q, p).item(), wasserstein=wasserstein(p, q).clamp(min=0).sqrt().item())
+    return dict(kl_forward=kl(p, q).item(), kl_reverse=kl(q, p).item(), wasserstein=wasserstein_squared(p, q).clamp(min=0).sqrt().item())
 
 # %% ../nbs/330_closeness.ipynb #143e46dc
 def functions(net:Network, thetas, # (D,P)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'choose', 'Transform', 'write_atomic', 'cache_folder', 'Decoder', 'quarters',
            'packed', 'Coreset', 'only_images', 'in_8bit', 'decoded', 'as_dataset', 'stored', 'save_coreset',
-           'load_coreset', 'image', 'save_png', 'save_folder', 'load_pt', 'Algorithm', 'run', 'stream', 'registry',
+           'read_coreset', 'image', 'save_png', 'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream', 'registry',
            'no_memory', 'within_memory', 'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
@@ -134,7 +134,7 @@ class Coreset(NamedTuple):
     def dataset(self, space:str='pixels'): return as_dataset(self, space) # the same for torch; space: 'pixels' or 'model'
     def save(self, path): write_atomic(path, lambda tmp: save_coreset(self, tmp))
     @staticmethod
-    def load(path): return load_coreset(path)
+    def load(path): return read_coreset(path)
 
 # %% ../nbs/000_core.ipynb #c87c9d58
 def only_images(x:Tensor, what:str): # examples; what is asked for, with its verb
@@ -186,7 +186,7 @@ def save_coreset(s:Coreset, # what to save
     save_file({k:v.detach().cpu().contiguous() for k,v in tensors.items() if v is not None}, path, metadata=dict(bpc=json.dumps(head)))
 
 # %% ../nbs/000_core.ipynb #24877b05
-def load_coreset(path, # a `.safetensors` file
+def read_coreset(path, # a `.safetensors` file
                 ) -> Coreset:
     "Read what `save_coreset` wrote, with one sentence for what is not that"
     if not Path(path).is_file():
@@ -274,7 +274,7 @@ class Algorithm(NamedTuple):
     step: Callable # (state, gen) -> state
 
 # %% ../nbs/000_core.ipynb #5caf79b6
-def run(alg:Algorithm, # what to iterate
+def iterate(alg:Algorithm, # what to iterate
         state, # where to start
         n:int, # number of steps
         gen=None, # source of randomness

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NORMS', 'ACTS', 'POOLS', 'NETWORKS', 'FLAT', 'Network', 'flatten', 'seeded', 'tracked', 'modes', 'cut', 'no_shortcut',
-           'caller', 'running', 'recorder', 'black_image', 'Inside', 'opened', 'built', 'several', 'together',
+           'caller', 'running', 'recorder', 'black_image', 'Inside', 'opened', 'built', 'vectorises', 'together',
            'functional', 'to_module', 'theta_from', 'fits', 'convnet', 'logistic', 'mlp', 'lenet', 'alexnet', 'vgg11',
            'Residual', 'resnet18', 'Grey', 'from_torchvision', 'read_option', 'signed', 'default_net', 'flat',
            'network', 'features_of']
@@ -165,7 +165,7 @@ def built(
     return module
 
 # %% ../nbs/130_networks.ipynb #8f7a7d11
-def several(apply, init, shape): # `(theta, x) -> logits`, `gen -> theta`, (C,H,W)
+def vectorises(apply, init, shape): # `(theta, x) -> logits`, `gen -> theta`, (C,H,W)
     "Whether `vmap` can differentiate the network for two thetas at once"
     theta, x = torch.stack([init(Generator()) for _ in range(2)]).requires_grad_(), torch.zeros(2, 2, *shape)
     try: torch.autograd.grad(vmap(apply)(theta, x).sum(), theta)
@@ -199,7 +199,7 @@ def functional(
     black_image(name, given, shape, K)
     shapes, inside = {k:p.shape for k,p in module.named_parameters()}, opened(batch)
     features = inside and (lambda theta, x: call(inside, theta, x, {}))
-    many = several(apply, init, shape) if own else True
+    many = vectorises(apply, init, shape) if own else True
     return Network(name, sum(map(prod, shapes.values())), init, apply, recorder(call, record), shapes, build, features, many)
 
 # %% ../nbs/130_networks.ipynb #ba782e86

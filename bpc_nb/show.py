@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LOGGED', 'figure', 'tidy', 'sheet', 'class_rows', 'layout', 'show_grid', 'show_coreset', 'save_grid', 'ansi',
-           'half_blocks', 'draws', 'show_in_terminal', 'show_pixels', 'show_curves', 'show_chain', 'show_gaussian']
+           'half_blocks', 'can_draw', 'show_in_terminal', 'show_pixels', 'show_curves', 'show_chain', 'show_gaussian']
 
 # %% ../nbs/010_show.ipynb #5a368768
 import os, shutil, sys
@@ -144,7 +144,7 @@ def half_blocks(art:Tensor, # (height,width,3) in [0,1], as `sheet` makes it
     return '\n'.join(line(a, b) for a,b in zip(art[::2], art[1::2]))
 
 # %% ../nbs/010_show.ipynb #6f76537c
-def draws(file=None) -> bool: # file: None is standard output
+def can_draw(file=None) -> bool: # file: None is standard output
     "Whether what is written there is a terminal that can draw"
     file, env = file or sys.stdout, os.environ
     return file.isatty() and 'utf' in (file.encoding or '').lower() and env.get('TERM', 'dumb')!='dumb' and 'NO_COLOR' not in env

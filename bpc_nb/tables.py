@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DASH', 'OF', 'CHAIN', 'HEAD', 'AS', 'NETS', 'LOSS_NAMES', 'target', 'printed', 'as_printed', 'markdown', 'pivot',
-           'measured', 'label', 'percent', 'students', 'gathered', 'whole_sets', 'control', 'homes', 'again', 'ours',
+           'measured', 'label', 'percent', 'students_of', 'grouped', 'whole_sets', 'control', 'homes', 'again', 'ours',
            'results_table', 'table1', 'whole_table', 'variant', 'baselines', 'table3', 'table4', 'all_tables']
 
 # %% ../nbs/960_tables.ipynb #2d73170f
@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mode
 
 from .distill import usual
-from .grid import RESULTS, cells, digest, done, key, lines, stored
+from .grid import RESULTS, cells, file_digest, done, key, lines, coreset_file
 
 # %% ../nbs/960_tables.ipynb #db4baaa4
 DASH = '–'
@@ -67,7 +67,7 @@ def percent(rows, key='accuracy_runs') -> str:
     m = sum(a)/len(a)
     return f"{m:.1f}" + (f" ± {(sum((v-m)**2 for v in a)/(len(a)-1))**.5:.1f}" if len(a) > 1 else '')
 
-def students(rows) -> str:
+def students_of(rows) -> str:
     "Who was asked: coresets (seeds or folds), students of each, labels, protocol"
     if not rows: return DASH
     each = {k:'/'.join(sorted({str(r[k]) for r in rows})) for k in ('runs','labels','protocol','epochs')}
@@ -79,7 +79,7 @@ def students(rows) -> str:
 OF = dict(digits='digits', MNIST='mnist', CIFAR10='cifar10')
 CHAIN = 'L', 'alpha', 'temperature' # what tells contrastive divergence from its controls
 
-def gathered(rows) -> list: # of {label: lines}, one for each data set, ipc and protocol
+def grouped(rows) -> list: # of {label: lines}, one for each data set, ipc and protocol
     "The lines that belong together"
     options = lambda r, among: json.dumps({k:v for k,v in r['config'].items() if (k in CHAIN)==among}, sort_keys=True)
     groups = {}
@@ -124,7 +124,7 @@ def ours(g:dict, # {label: lines}
     cd = g.get('CD', [])
     some = [w for w in every.get(cd[0]['data'].split()[0], []) if w[0]['protocol']==cd[0]['protocol']] if cd else []
     return [f"**{percent(cd)}**" if cd else DASH, percent(cd, 'accuracy_runs_8bit'), percent(cd, 'accuracy_runs_random'),
-            percent(some and some[0]), control(g.get('positive-only')), control(g.get('L=0')), students(cd), again(cd, home)]
+            percent(some and some[0]), control(g.get('positive-only')), control(g.get('L=0')), students_of(cd), again(cd, home)]
 
 HEAD = ['ours', 'ours, 8 bit', 'random real', 'all images', 'positive-only', 'L=0', 'students of ours', 'ours again']
 
@@ -132,12 +132,12 @@ def results_table(results=RESULTS) -> tuple: # (head, rows)
     "All that the grids have measured"
     every, home = whole_sets(results), homes(results)
     return ['data', 'images a class', *HEAD], [[g['CD'][0]['data'], g['CD'][0]['ipc'], *ours(g, every, home)]
-                                               for g in gathered(measured(results))]
+                                               for g in grouped(measured(results))]
 
 # %% ../nbs/960_tables.ipynb #c159b335
 def table1(results=RESULTS) -> tuple: # (head, rows)
     "Table 1 of the paper for MNIST and CIFAR-10, beside ours"
-    mine, every, home, rows = gathered(measured(results)), whole_sets(results), homes(results), []
+    mine, every, home, rows = grouped(measured(results)), whole_sets(results), homes(results), []
     for r in (r for r in printed('bpc_cd_table1', results, method='ours') if r['dataset'] in OF):
         at = [g for g in mine if (g['CD'][0]['data'].split()[0], str(g['CD'][0]['ipc']))==(OF[r['dataset']], r['ipc'])]
         rows += [[g['CD'][0]['data'] if g else OF[r['dataset']], r['ipc'], as_printed(r), as_printed(r, 5), *ours(g, every, home)]
@@ -175,7 +175,7 @@ def baselines(results=RESULTS,
         theirs.setdefault((OF.get(r['dataset']), r['ipc'], AS.get(r['method'], r['method'].replace('+', '-'))), []).append(as_printed(r))
     return ['data', 'images a class', 'method', 'paper', 'ours', 'ours, 8 bit', 'random real', 'students of ours', 'ours again'], [
         [data, ipc, name, ', '.join(theirs.get((data.split()[0], str(ipc), name), [DASH])), percent(g), percent(g, 'accuracy_runs_8bit'),
-         percent(g, 'accuracy_runs_random'), students(g), again(g, home)]
+         percent(g, 'accuracy_runs_random'), students_of(g), again(g, home)]
         for (data, ipc, name, _),g in sorted(groups.items())]
 
 # %% ../nbs/960_tables.ipynb #2b943c26
@@ -188,7 +188,7 @@ def table3(data='cifar10', ipc=10, results=RESULTS) -> tuple: # (head, rows)
              and ('accuracy_runs' in r or 'diverged' in r)]
     theirs = {} if (data, ipc)!=('cifar10', 10) else \
         {r['network']:r for r in printed('bpc_cd_table3_cross_architecture', results, method='ours')}
-    def images(r): return r.get('coreset') or ((at := stored(r, results)) and digest(at)) # which coreset it was
+    def images(r): return r.get('coreset') or ((at := coreset_file(r, results)) and file_digest(at)) # which coreset it was
     moved = [r for r in lines if r['net']!=r.get('made_with', r['net'])] or lines
     protocol = mode(r['protocol'] for r in moved) if moved else None # one for all rows, and the same coresets
     asked = {images(r) for r in moved if r['protocol']==protocol}
@@ -196,7 +196,8 @@ def table3(data='cifar10', ipc=10, results=RESULTS) -> tuple: # (head, rows)
         some = [r for r in lines if (r['net'].split(':')[0], r['protocol'])==(net, protocol) and images(r) in asked]
         of = [r for r in some if 'accuracy_runs' in r]
         paper = [as_printed(theirs.get(name)), as_printed(theirs.get(name), 5) if name in theirs else DASH] if theirs else []
-        return [f'{name} ({net})', *paper, percent(of) if of or not some else 'diverged', percent(of, 'accuracy_runs_random'), students(of)]
+        return [f'{name} ({net})', *paper, percent(of) if of or not some else 'diverged',
+                percent(of, 'accuracy_runs_random'), students_of(of)]
     return ['trained on it', *(['paper', 'less five'] if theirs else []), 'ours', 'random real',
             'students of ours'], [row(*n) for n in NETS.items()]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .core import Coreset, choose, write_atomic
 from .evaluate import PROTOCOLS
-from .grid import RESULTS, digest, done, stored
+from .grid import RESULTS, file_digest, done, coreset_file
 
 # %% ../nbs/965_zoo.ipynb #c314447a
 STATEMENTS = dict(
@@ -38,7 +38,7 @@ def card_of(line:dict, # of a grid
     "What to know of a coreset, from its line and its file"
     S = Coreset.load(path)
     name = line['data'].split()[0]
-    return dict(name=name, ipc=line['ipc'], images=list(S.x.shape), classes=list(S.classes), sha256=digest(path),
+    return dict(name=name, ipc=line['ipc'], images=list(S.x.shape), classes=list(S.classes), sha256=file_digest(path),
                 made={k:line[k] for k in ('method','seed','fold','held_out','step','config')}
                 | dict(experts=S.meta.get('experts'), by=S.meta['made'], line=line['key']),
                 figures={k:line[k] for k in FIGURES}, data=dict(name=line['data'], checksum=line['checksum'], recipe=S.meta['recipe']),
@@ -80,7 +80,8 @@ def best(results=RESULTS) -> dict: # (name, ipc) -> (line, file)
                                r['held_out']) # accuracies of different students are not compared: the first protocol counts
     for r in done(results).values():
         at = (r['data'].split()[0], r['ipc']) if 'config' in r else None
-        if at and at[0] in STATEMENTS and (at not in out or rank(r) > rank(out[at][0])) and (path := stored(r, results)): out[at] = r, path
+        if at and at[0] in STATEMENTS and (at not in out or rank(r) > rank(out[at][0])) and (path := coreset_file(r, results)):
+            out[at] = r, path
     return out
 
 def update(results=RESULTS, folder=HERE) -> list: # names of files
@@ -112,7 +113,7 @@ def load_coreset(name:str='digits', # of the data it was learned from
     "A coreset that comes with the package"
     about, path = card(name, ipc, folder), Path(folder)/f'{name}-{ipc}.safetensors'
     S = Coreset.load(path)
-    if digest(path)!=about['sha256']:
+    if file_digest(path)!=about['sha256']:
         raise ValueError(f"name: {path} is not the file that its card describes (its checksum differs); install the package again")
     return S._replace(meta=S.meta | dict(card=about))
 

@@ -17,7 +17,7 @@ from bpc_nb.evaluate import PROTOCOLS
 from bpc_nb.experts import experts as make_experts
 from bpc_nb.methods import cd
 from bpc_nb.plan import plan
-from bpc_nb.predictive import PROTOCOLS as POSTERIORS
+from bpc_nb.predictive import POSTERIORS
 from bpc_nb.zoo import load_coreset
 from conftest import NET, TINY
 
@@ -115,7 +115,7 @@ def test_every_option_reaches_its_function(monkeypatch):
     seen = {}
     monkeypatch.setattr(cli, 'board', lambda *a: None) # its package is optional
     monkeypatch.setattr(cli, 'distill', lambda *a, **kw: seen.update(kw) or Coreset(torch.zeros(1), torch.zeros(1), meta=dict(held_out=0., step=1)))
-    value = lambda a: [] if a.nargs==0 else [{cli.whole: '3', cli.number: '.5', str: 'cpu'}.get(a.type, '2')]
+    value = lambda a: [] if a.nargs==0 else [{cli.whole_number: '3', cli.real_number: '.5', str: 'cpu'}.get(a.type, '2')]
     loaded = {o.flag for o in cli.loading().values()}
     for m in registry():
         words, takes = [], cli.options(registry()[m].make)
