@@ -62,8 +62,8 @@ def literal(text):
 
 # %% ../nbs/970_cli.ipynb #1da19470
 def nested_options(text, # 'name=value,name=value'
-          known:dict=None, # name -> `Option`; None: anything goes
-         ) -> dict:
+                   known:dict=None, # name -> `Option`; None: anything goes
+                  ) -> dict:
     "Options of an option"
     out = {}
     for k,is_,v in (kv.partition('=') for kv in text.split(',') if kv):

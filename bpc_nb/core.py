@@ -275,10 +275,10 @@ class Algorithm(NamedTuple):
 
 # %% ../nbs/000_core.ipynb #5caf79b6
 def iterate(alg:Algorithm, # what to iterate
-        state, # where to start
-        n:int, # number of steps
-        gen=None, # source of randomness
-       ): # yields the n visited states
+            state, # where to start
+            n:int, # number of steps
+            gen=None, # source of randomness
+           ): # yields the n visited states
     "Iterate `alg` from `state`"
     for _ in range(n): yield (state := alg.step(state, gen))
 

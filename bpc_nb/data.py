@@ -126,9 +126,9 @@ def apart(y:Tensor, # labels (N,), training ones first
 
 # %% ../nbs/110_data.ipynb #97641325
 def float_batches(x:Tensor, # (N,C,H,W) uint8 or float in [0,1]
-            i:Tensor, # which images
-            n:int=200, # images at a time
-           ): # yields (B,C,H,W) float in [0,1]
+                  i:Tensor, # which images
+                  n:int=200, # images at a time
+                 ): # yields (B,C,H,W) float in [0,1]
     "Chosen images as floats, a few at a time"
     for j in i.split(n): yield x[j]/255 if x.dtype==torch.uint8 else x[j]
 

@@ -160,7 +160,7 @@ def draw_curves(runs:list, step:int=None): # step: where a line is drawn
 
 # %% ../nbs/910_explorer.ipynb #976e9e7a
 def trace_chain(E:Callable, S:Coreset, theta:Tensor, # where to start (P,)
-           L:int, alpha:float, temperature:float, gen) -> Tensor: # (L+1,P), or shorter where it leaves the finite numbers
+                L:int, alpha:float, temperature:float, gen) -> Tensor: # (L+1,P), or shorter where it leaves the finite numbers
     "The chain of Eq. 12 on a coreset"
     chain = langevin(lambda t: E(t, S), alpha, temperature)
     states = torch.stack([theta, *iterate(chain, theta, L, gen)])

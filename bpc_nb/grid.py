@@ -114,8 +114,8 @@ def numbers(v): # 1 and 1. are one number
     return float(v) if isinstance(v, Real) and not isinstance(v, bool) else v
 
 def cell_options(cell:dict, # as `cells` gives it
-          skip=(), # fields and options that do not count
-         ) -> dict:
+                 skip=(), # fields and options that do not count
+                ) -> dict:
     "What a cell asks for: all that differs from the defaults, and the version of their meaning"
     known, own = defaults(registry()[cell['method']]), options_of(experts)
     fields = {k:cell[k] for k in CELL if k not in skip and (k in ('method','data','ipc') or cell[k]!=CELL[k])}
@@ -180,7 +180,7 @@ def keep(path:Path, coreset:Coreset, line:dict):
     add(path, line)
 
 def coreset_file(line:dict, # of a cell
-           results='results') -> Path|None: # None: too large to be kept there
+                 results='results') -> Path|None: # None: too large to be kept there
     "The file of a line's coreset, if it is the one that was measured"
     path = Path(results)/'coresets'/f"{line['key']}.safetensors"
     if line.get('large'): return
@@ -218,8 +218,8 @@ def cell_data(cell:dict, root=None) -> Data: # root: where data sets are looked 
     return load(cell['data'], root=root, **{k:cell[k] for k in ('fold','zca','size') if cell[k] is not None})
 
 def ready_data(cell:dict, # as `cells` gives it
-          root=None, # where data sets are looked for
-          device='auto', progress=False) -> Data:
+               root=None, # where data sets are looked for
+               device='auto', progress=False) -> Data:
     "A cell's data, once its experts are there"
     data = cell_data(cell, root)
     for net in cell.get('nets', []): network(net, data.shape, data.K) # says now if images are too small for it

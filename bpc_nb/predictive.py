@@ -54,8 +54,8 @@ TABLE3 = { # sampler, ipc -> settings of Kim et al. 2022, Table 3; sigma_theta i
     ('a-sghmc', 20): dict(n=100, steps=5,  burn=50, prior=1.,  eps=.01, sigma_r=.1, friction=.1, temperature=.01)} # likewise
 
 def table3_row(sampler:str, # 'hmc' or 'a-sghmc'
-           ipc:int, # images per class
-          ) -> dict:
+               ipc:int, # images per class
+              ) -> dict:
     "The row of the table that a coreset belongs to"
     return dict(TABLE3[sampler, max([i for s,i in TABLE3 if s==sampler and i<=ipc], default=1)])
 
@@ -82,11 +82,11 @@ def settings(protocol:str, # a name in `POSTERIORS`
 
 # %% ../nbs/320_predictive.ipynb #bee93ae0
 def chain_starts(how:str, # 'student', 'init' or 'normal'
-           coreset:Coreset, net:Network,
-           chains:int, # how many
-           train:str='quick', # protocol of the students
-           seed:int=0, progress:bool=False,
-          ) -> Tensor: # (R,P)
+                 coreset:Coreset, net:Network,
+                 chains:int, # how many
+                 train:str='quick', # protocol of the students
+                 seed:int=0, progress:bool=False,
+                ) -> Tensor: # (R,P)
     "Where chains begin"
     if chains<1: raise ValueError(f"chains: found {chains}; expected at least 1")
     choose(how, ('student','init','normal'), 'start')
@@ -141,11 +141,11 @@ def draws(S:Coreset, net:Network, o:dict, # o: as `settings` returns them
 
 # %% ../nbs/320_predictive.ipynb #80519498
 def posterior_metrics(S:Coreset, # what students see
-           data:Data, net:Network,
-           seed:int, part:str, # of starts and chains; 'test', 'held' or 'train'
-           protocol:str, progress:bool=False,
-           **given, # settings of the protocol that are to be different
-          ) -> dict: # plain values
+                      data:Data, net:Network,
+                      seed:int, part:str, # of starts and chains; 'test', 'held' or 'train'
+                      protocol:str, progress:bool=False,
+                      **given, # settings of the protocol that are to be different
+                     ) -> dict: # plain values
     "Metrics of the posterior predictive, and what there is to doubt them by"
     o = settings(protocol, max(1, len(S.x)//data.K), **given)
     x, y = (t.to(S.x.device) for t in getattr(data, choose(part, ('train','held','test'), 'part')))

@@ -39,8 +39,8 @@ def part(S:Coreset, i) -> Coreset: # indices or a mask (M,)
     return S._replace(x=S.x[i], y=S.y[i], w=None if S.w is None else S.w[i])
 
 def gradient_distance(E:Callable, net:Network, theta, # (P,)
-          S:Coreset, D:Coreset, # of one class
-         ): # scalar, differentiable in the images of S
+                      S:Coreset, D:Coreset, # of one class
+                     ): # scalar, differentiable in the images of S
     "Distance of the gradients of two sets of images at theta"
     theta = theta.detach().requires_grad_()
     to, = torch.autograd.grad(E(theta, D), theta)
