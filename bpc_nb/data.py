@@ -258,7 +258,8 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
                        {} if fold is None else dict(folds=int(folds), fold=fold), dict(label=label) if rows else {})
     transform = (standardiser(x[i], numeric(columns_of(meta, x.shape[1])))
                  if rows else fit(lambda: float_batches(x, i), x.shape[1:], zca, origin(meta['checksum'], recipe)))
-    return Data(name, part(i), part(out), part(test), tuple(meta['classes']), transform, noted(name, meta, recipe, x))
+    note = noted(name, meta, recipe, x)
+    return Data(note['name'], part(i), part(out), part(test), tuple(meta['classes']), transform, note)
 
 # %% ../nbs/110_data.ipynb #ee96d3e2
 def same(a:Transform, b:Transform): # bool
