@@ -6,8 +6,8 @@
 __all__ = ['SHAPES', 'EXPERTS', 'STUDENTS', 'BATCH', 'REAL', 'FAST', 'FLOORS', 'CONTENDERS', 'QUICK', 'descend', 'published',
            'Pair', 'unrolled', 'forward_kl', 'plain_match', 'Workload', 'subject', 'outer_steps', 'plain_experts',
            'plain_students', 'noise', 'our_experts', 'our_students', 'real_side', 'plain_matches', 'matches',
-           'products', 'sweep', 'floor', 'formats', 'peak', 'give_back', 'work', 'enter', 'turn', 'measure', 'summary',
-           'ratios', 'several', 'workloads', 'bench', 'report', 'bpc_bench']
+           'products', 'sweep', 'floor', 'formats', 'peak', 'give_back', 'work', 'enter', 'turn', 'measure',
+           'timing_row', 'ratios', 'as_list', 'workloads', 'bench', 'report', 'bpc_bench']
 
 # %% ../nbs/920_benchmark.ipynb #0c105880
 import ctypes, os, re, subprocess, sys, time, timeit
@@ -119,7 +119,8 @@ class Workload(NamedTuple):
     epochs:int=0     # of a student
 
     def __str__(self):
-        of = dict(step=f'ipc {self.ipc}, L {self.L}', match=f'ipc {self.ipc}, {REAL} real images a class', epoch=f'{self.images} of {SHAPES[self.shape][1]} images, {EXPERTS} experts',
+        of = dict(step=f'ipc {self.ipc}, L {self.L}', match=f'ipc {self.ipc}, {REAL} real images a class',
+                  epoch=f'{self.images} of {SHAPES[self.shape][1]} images, {EXPERTS} experts',
                   students=f'ipc {self.ipc}, {STUDENTS} students, {self.epochs} epochs')
         return f'{self.kind}: {self.shape}, {of[self.kind]}'
 
@@ -216,7 +217,8 @@ def products(net, x, dtype, layout) -> list: # of (function, input, weight)
     found, module = [], to_module(net, net.init(stream(0)))
     put = lambda t: t.detach().to(dtype, memory_format=layout if t.ndim==4 else torch.contiguous_format).requires_grad_()
     def note(m, given):
-        f = F.linear if isinstance(m, nn.Linear) else partial(F.conv2d, stride=m.stride, padding=m.padding, dilation=m.dilation, groups=m.groups)
+        f = F.linear if isinstance(m, nn.Linear) else partial(F.conv2d, stride=m.stride, padding=m.padding,
+                                                              dilation=m.dilation, groups=m.groups)
         found.append((f, put(given[0]), put(m.weight)))
     for m in module.modules():
         if isinstance(m, (nn.Conv2d, nn.Linear)): m.register_forward_pre_hook(note)
@@ -253,7 +255,8 @@ def formats(f): return {name:partial(f, **o) for name,o in FAST.items()}
 
 CONTENDERS = dict( # kind -> name -> function of a workload
     step={'published recipe': partial(outer_steps, published, plain=True), 'published and memory': partial(outer_steps, published),
-          'trajectory matching': partial(outer_steps, unrolled, plain=True), 'forward KL': partial(outer_steps, forward_kl, plain=True)} | formats(partial(outer_steps, cd)) | FLOORS,
+          'trajectory matching': partial(outer_steps, unrolled, plain=True), 'forward KL': partial(outer_steps, forward_kl, plain=True)}
+          | formats(partial(outer_steps, cd)) | FLOORS,
     match={'published recipe': plain_matches} | formats(matches),
     epoch={'one by one': plain_experts} | formats(our_experts) | FLOORS,
     students={'one by one': plain_students} | formats(our_students) | FLOORS)
@@ -278,7 +281,8 @@ def work():
     out, sys.stdout = sys.stdout, sys.stderr # what others print goes elsewhere
     name, w = loads(sys.stdin.readline())
     makes, w = CONTENDERS[w['kind']], Workload(**w)
-    tiny = w._replace(shape='digits', net='convnet:width=8,depth=2', ipc=min(w.ipc, 1), L=min(w.L, 1), images=min(w.images, 8), epochs=min(w.epochs, 1))
+    tiny = w._replace(shape='digits', net='convnet:width=8,depth=2', ipc=min(w.ipc, 1), L=min(w.L, 1), images=min(w.images, 8),
+                      epochs=min(w.epochs, 1))
     makes['ours' if name in FAST else name](tiny)() # the rehearsal
     go, before, most = makes[name](w), peak(), 0
     for _ in sys.stdin:
@@ -287,14 +291,16 @@ def work():
         seconds, cpu = time.perf_counter(), time.process_time()
         go()
         seconds, cpu = time.perf_counter()-seconds, time.process_time()-cpu
-        print(dumps(dict(seconds=seconds, cpu=cpu, peak_mb=most-before, before_mb=before, threads=torch.get_num_threads())), file=out, flush=True)
+        print(dumps(dict(seconds=seconds, cpu=cpu, peak_mb=most-before, before_mb=before, threads=torch.get_num_threads())),
+              file=out, flush=True)
         give_back()
 
 # %% ../nbs/920_benchmark.ipynb #d9882f68
 def enter(name:str, w:Workload, threads=None): # threads: of torch, None as the environment says
     "Start a contender's process"
     env = os.environ | dict(PYTHONPATH=os.pathsep.join(filter(None, sys.path))) | (dict(OMP_NUM_THREADS=str(threads)) if threads else {})
-    p = subprocess.Popen([sys.executable, '-c', 'from bpc_nb.benchmark import work; work()'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=env)
+    p = subprocess.Popen([sys.executable, '-c', 'from bpc_nb.benchmark import work; work()'], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         bufsize=0, env=env)
     p.stdin.write(f'{dumps((name, w._asdict()))}\n'.encode())
     return p
 
@@ -312,9 +318,9 @@ def measure(w:Workload, names, # of contenders
         ps = {c:stack.enter_context(enter(c, w, threads)) for c in names}
         stack.callback(lambda: [p.kill() for p in ps.values()])
         rounds = [{c:turn(p) for c,p in ps.items()} for _ in range(repeats)]
-        return [summary(c, w, [r[c] for r in rounds], None if rounds[-1][c] else p.wait()) for c,p in ps.items()]
+        return [timing_row(c, w, [r[c] for r in rounds], None if rounds[-1][c] else p.wait()) for c,p in ps.items()]
 
-def summary(contender:str, w:Workload, rounds, code=None) -> dict: # rounds: what `turn` returned; code: how it ended, if it did
+def timing_row(contender:str, w:Workload, rounds, code=None) -> dict: # rounds: what `turn` returned; code: how it ended, if it did
     "One row: medians of the times, the peak"
     row = dict(workload=str(w), contender=contender) | {k:v for k,v in w._asdict().items() if v}
     if code is not None: return row | dict(seconds_median=None, cpu_median=None, peak_mb=None, ended=code)
@@ -326,21 +332,23 @@ def summary(contender:str, w:Workload, rounds, code=None) -> dict: # rounds: wha
 def ratios(rows) -> list:
     "How much faster than the others ours is, and what part of their memory it takes"
     rows = [r for r in rows if r['seconds_median']]
-    return [dict(workload=r['workload'], contender=r['contender'], against=b['contender'], speed=round(b['seconds_median']/r['seconds_median'], 3),
+    return [dict(workload=r['workload'], contender=r['contender'], against=b['contender'],
+                 speed=round(b['seconds_median']/r['seconds_median'], 3),
                  cpu=round(b['cpu_median']/r['cpu_median'], 3), memory=round(r['peak_mb']/b['peak_mb'], 4) if b['peak_mb'] else None)
             for r in rows for b in rows if r['workload']==b['workload'] and r['contender'] in FAST and b['contender'] not in FAST]
 
 # %% ../nbs/920_benchmark.ipynb #09e10191
-def several(given) -> list: # 10, (1, 10) or 'step,epoch'
+def as_list(given) -> list: # 10, (1, 10) or 'step,epoch'
     "One or several, as a list"
     return [g.strip() for g in given.split(',')] if isinstance(given, str) else list(given) if isinstance(given, (tuple, list)) else [given]
 
 def workloads(shape, kinds, ipc, L, net, images, epochs) -> list: # as in `bench`
     "What to time, checked"
-    for name,vs in dict(ipc=ipc, L=L, images=images, epochs=epochs).items(): [whole(name, v, 1) for v in several(vs)]
-    for s in several(shape): network(net, choose(s, SHAPES, 'shape')[0], 10) # an error here, not in ten processes
-    of = dict(step=[dict(ipc=i, L=l) for i in several(ipc) for l in several(L)], match=[dict(ipc=i) for i in several(ipc)], epoch=[dict(images=images)], students=[dict(ipc=i, epochs=epochs) for i in several(ipc)])
-    return [Workload(k, s, net, **o) for s in several(shape) for k in several(kinds) for o in choose(k, of, 'kind')]
+    for name,vs in dict(ipc=ipc, L=L, images=images, epochs=epochs).items(): [whole(name, v, 1) for v in as_list(vs)]
+    for s in as_list(shape): network(net, choose(s, SHAPES, 'shape')[0], 10) # an error here, not in ten processes
+    of = dict(step=[dict(ipc=i, L=l) for i in as_list(ipc) for l in as_list(L)], match=[dict(ipc=i) for i in as_list(ipc)],
+              epoch=[dict(images=images)], students=[dict(ipc=i, epochs=epochs) for i in as_list(ipc)])
+    return [Workload(k, s, net, **o) for s in as_list(shape) for k in as_list(kinds) for o in choose(k, of, 'kind')]
 
 # %% ../nbs/920_benchmark.ipynb #b14235fd
 def bench(shape:str='cifar', # of the images: cifar, mnist or digits
@@ -356,22 +364,26 @@ def bench(shape:str='cifar', # of the images: cifar, mnist or digits
          ) -> dict: # rows, ratios and where they were measured
     "Time and memory of every contender, side by side"
     todo, known = workloads(shape, kinds, ipc, L, net, images, epochs), list(dict.fromkeys(c for of in CONTENDERS.values() for c in of))
-    names, repeats = [choose(c, known, 'contender') for c in several(contenders or known)], whole('repeats', repeats, 1)
+    names, repeats = [choose(c, known, 'contender') for c in as_list(contenders or known)], whole('repeats', repeats, 1)
     rows = [r for w in todo for r in measure(w, [c for c in CONTENDERS[w.kind] if c in names], repeats, threads)]
-    if not rows: raise ValueError(f"contenders: none of {', '.join(names)} is of kind {', '.join(several(kinds))}")
-    return dict(rows=rows, ratios=ratios(rows), made=provenance() | dict(threads=next((r['threads'] for r in rows if 'threads' in r), threads)))
+    if not rows: raise ValueError(f"contenders: none of {', '.join(names)} is of kind {', '.join(as_list(kinds))}")
+    return dict(rows=rows, ratios=ratios(rows), made=provenance()
+                | dict(threads=next((r['threads'] for r in rows if 'threads' in r), threads)))
 
 # %% ../nbs/920_benchmark.ipynb #93dc3a6f
 def report(found:dict) -> str: # from `bench`
     "A table for each workload: the rows, and beside ours the speed and the part of memory against each of the others"
-    said = {(r['workload'], r['contender'], r['against']):f"{r['speed']:.2f}x {100*r['memory']:4.0f}%" if r['memory'] else f"{r['speed']:.2f}x" for r in found['ratios']}
+    said = {(r['workload'], r['contender'], r['against']):f"{r['speed']:.2f}x {100*r['memory']:4.0f}%"
+            if r['memory'] else f"{r['speed']:.2f}x" for r in found['ratios']}
     lines = [f"on {found['made']['cpu']}, threads: {found['made']['threads']}; against the others: speed, part of their memory"]
     for w in dict.fromkeys(r['workload'] for r in found['rows']):
         against = {b:max(13, len(b)+2) for v,_,b in said if v==w} # to the width of its column
         lines += ['', w, f"{'':24}{'seconds':>9}{'CPU':>9}{'MB':>7}" + ''.join(b.rjust(n) for b,n in against.items())]
         for r in (r for r in found['rows'] if r['workload']==w):
-            cost = f"{r['seconds_median']:9.3f}{r['cpu_median']:9.3f}{r['peak_mb']:7.0f}" if r['seconds_median'] else f"  ended with code {r['ended']}"
-            lines.append((f"{r['contender']:24}{cost}" + ''.join(said.get((w, r['contender'], b), '').rjust(n) for b,n in against.items())).rstrip())
+            cost = (f"{r['seconds_median']:9.3f}{r['cpu_median']:9.3f}{r['peak_mb']:7.0f}"
+                    if r['seconds_median'] else f"  ended with code {r['ended']}")
+            lines.append((f"{r['contender']:24}{cost}"
+                          + ''.join(said.get((w, r['contender'], b), '').rjust(n) for b,n in against.items())).rstrip())
     return '\n'.join(lines)
 
 # %% ../nbs/920_benchmark.ipynb #0624246e

@@ -14,14 +14,14 @@ from .evaluate import predict
 from .metrics import entropy, summary
 from .networks import Network
 from .show import figure, tidy
-from .toy import kl, wasserstein
+from .toy import kl, wasserstein_squared
 
 # %% ../nbs/330_closeness.ipynb #d6504cbd
 def exact(p, # `Gaussian`, the data's posterior
           q, # `Gaussian`, the coreset's
          ) -> dict: # nats, nats, and a distance in parameters
     "Both divergences and the Wasserstein distance of two Gaussian posteriors"
-    return dict(kl_forward=kl(p, q).item(), kl_reverse=kl(q, p).item(), wasserstein=wasserstein(p, q).clamp(min=0).sqrt().item())
+    return dict(kl_forward=kl(p, q).item(), kl_reverse=kl(q, p).item(), wasserstein=wasserstein_squared(p, q).clamp(min=0).sqrt().item())
 
 # %% ../nbs/330_closeness.ipynb #143e46dc
 def functions(net:Network, thetas, # (D,P)
@@ -35,8 +35,10 @@ def pair(P, Q): # (D,N,K), (D',N,K)
     "One sentence where they cannot be compared"
     for name,F in dict(P=P, Q=Q).items():
         if F.ndim!=3 or len(F)<2: raise ValueError(f"{name}: found shape {tuple(F.shape)}; expected (D,N,K), at least two draws")
-        if not ((F.sum(-1)-1).abs()<1e-3).all() or (F<0).any(): raise ValueError(f"{name}: not probabilities; apply a softmax to logits first")
-    if P.shape[1:]!=Q.shape[1:]: raise ValueError(f"P, Q: found shapes {tuple(P.shape)} and {tuple(Q.shape)}; both must be asked about the same images")
+        if not ((F.sum(-1)-1).abs()<1e-3).all() or (F<0).any():
+            raise ValueError(f"{name}: not probabilities; apply a softmax to logits first")
+    if P.shape[1:]!=Q.shape[1:]:
+        raise ValueError(f"P, Q: found shapes {tuple(P.shape)} and {tuple(Q.shape)}; both must be asked about the same images")
     return P.double(), Q.double()
 
 # %% ../nbs/330_closeness.ipynb #9da8f5ed

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'choose', 'Transform', 'write_atomic', 'cache_folder', 'Decoder', 'quarters',
-           'packed', 'only_images', 'Coreset', 'stored', 'save_coreset', 'load_coreset', 'image', 'save_png',
-           'save_folder', 'load_pt', 'Algorithm', 'run', 'stream', 'registry', 'no_memory', 'within_memory',
-           'provenance']
+           'packed', 'Coreset', 'only_images', 'in_8bit', 'decoded', 'as_dataset', 'stored', 'save_coreset',
+           'read_coreset', 'image', 'save_png', 'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream', 'registry',
+           'no_memory', 'within_memory', 'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
 import difflib, hashlib, json, os, platform, tempfile
@@ -74,7 +74,8 @@ def write_atomic(path, # where the file shall be
     except BaseException as e:
         if tmp: Path(tmp).unlink(missing_ok=True)
         if isinstance(e, (OSError, SafetensorError)) and not isinstance(e, FileNotFoundError):
-            raise OSError(f"could not write {path} ({getattr(e, 'strerror', None) or e}); an earlier file there is untouched: free some space or choose another folder") from e
+            raise OSError(f"could not write {path} ({getattr(e, 'strerror', None) or e}); "
+                          "an earlier file there is untouched: free some space or choose another folder") from e
         raise
 
 # %% ../nbs/000_core.ipynb #cb5fa2a9
@@ -96,17 +97,14 @@ def quarters(x:Tensor): # (M,C,H,W) -> (4*M,C,H,W)
 
 def packed(x:Tensor): # (4*M,C,H,W) -> (M,C,H,W)
     "Four images reduced to half their size, as the quarters of one"
-    if x.shape[-2]%2 or x.shape[-1]%2: raise ValueError(f"decode: factor2 halves the sides of images, and {x.shape[-2]}x{x.shape[-1]} pixels cannot be halved; take decode='identity'")
+    if x.shape[-2]%2 or x.shape[-1]%2: raise ValueError("decode: factor2 halves the sides of images, "
+                                                        f"and {x.shape[-2]}x{x.shape[-1]} pixels cannot be halved; take decode='identity'")
     a, b, c, d = F.avg_pool2d(x, 2).unflatten(0, (-1, 4)).unbind(1)
     return torch.cat([torch.cat([a, b], -1), torch.cat([c, d], -1)], -2)
 
 DECODERS = dict(identity=Decoder(1, lambda x: x, lambda x: x), factor2=Decoder(4, quarters, packed))
 
 # %% ../nbs/000_core.ipynb #6db47d51
-def only_images(x:Tensor, what:str): # examples; what is asked for, with its verb
-    "One sentence where examples are not images"
-    if x.ndim!=4: raise ValueError(f"coreset: {what} made of images (M,C,H,W), and its examples are {tuple(x.shape)}; `save` keeps every kind, and `save_table` writes rows as CSV")
-
 class Coreset(NamedTuple):
     "A small labelled set that stands in for the data"
     x: Tensor                          # images (M,C,H,W) or rows (M,D), in the model's space
@@ -128,32 +126,41 @@ class Coreset(NamedTuple):
     def whole(self):
         "Itself, or one sentence where its file does not hold the whitening matrix"
         if self.kept is None: return self
-        raise ValueError("coreset: its file does not hold the whitening matrix; give it the data's with coreset._replace(transform=data.transform, kept=None)")
+        raise ValueError("coreset: its file does not hold the whitening matrix; "
+                         "give it the data's with coreset._replace(transform=data.transform, kept=None)")
 
-    def quantised(self):
-        "What is left after a round trip through 8-bit pixels"
-        only_images(self.x, '8-bit pixels are')
-        return self._replace(x=self.transform((self.whole().pixels(clamp=True)*255).round()/255))
-
-    def examples(self):
-        "What students see: decoded, in the model's space"
-        d = choose(self.decode, DECODERS, 'decode')
-        if d.times==1: return self
-        through = self.transform.white is not None # whitening mixes pixels, so the decoder works before it
-        x = self.transform(d.see(self.transform.inverse(self.whole().x))) if through else d.see(self.x)
-        y, w = (t if t is None else t.repeat_interleave(d.times, 0) for t in (self.y, self.w))
-        return self._replace(x=x, y=y, w=w, decode='identity')
-
-    def dataset(self, space:str='pixels'): # 'pixels' or 'model'
-        "A `TensorDataset` of what students see: images, labels, and weights where there are any"
-        if space not in ('pixels','model'): raise ValueError(f"space: found {space!r}; expected 'pixels' or 'model'")
-        s = self if self.decode=='identity' else self.whole().examples()
-        return TensorDataset(*(t for t in (s.x if space=='model' else s.pixels(clamp=True), s.y, s.w) if t is not None))
-
+    def quantised(self): return in_8bit(self) # after a round trip through 8-bit pixels
+    def examples(self): return decoded(self)  # what students see
+    def dataset(self, space:str='pixels'): return as_dataset(self, space) # the same for torch; space: 'pixels' or 'model'
     def save(self, path): write_atomic(path, lambda tmp: save_coreset(self, tmp))
-
     @staticmethod
-    def load(path): return load_coreset(path)
+    def load(path): return read_coreset(path)
+
+# %% ../nbs/000_core.ipynb #c87c9d58
+def only_images(x:Tensor, what:str): # examples; what is asked for, with its verb
+    "One sentence where examples are not images"
+    if x.ndim!=4: raise ValueError(f"coreset: {what} made of images (M,C,H,W), and its examples are {tuple(x.shape)}; "
+                                   "`save` keeps every kind, and `save_table` writes rows as CSV")
+
+def in_8bit(S:Coreset) -> Coreset:
+    "What is left after a round trip through 8-bit pixels"
+    only_images(S.x, '8-bit pixels are')
+    return S._replace(x=S.transform((S.whole().pixels(clamp=True)*255).round()/255))
+
+def decoded(S:Coreset) -> Coreset:
+    "What students see: decoded, in the model's space"
+    d = choose(S.decode, DECODERS, 'decode')
+    if d.times==1: return S
+    through = S.transform.white is not None # whitening mixes pixels, so the decoder works before it
+    x = S.transform(d.see(S.transform.inverse(S.whole().x))) if through else d.see(S.x)
+    y, w = (t if t is None else t.repeat_interleave(d.times, 0) for t in (S.y, S.w))
+    return S._replace(x=x, y=y, w=w, decode='identity')
+
+def as_dataset(S:Coreset, space:str) -> TensorDataset: # 'pixels' or 'model'
+    "What students see: images, labels, and weights where there are any"
+    if space not in ('pixels','model'): raise ValueError(f"space: found {space!r}; expected 'pixels' or 'model'")
+    s = S if S.decode=='identity' else S.whole().examples()
+    return TensorDataset(*(t for t in (s.x if space=='model' else s.pixels(clamp=True), s.y, s.w) if t is not None))
 
 # %% ../nbs/000_core.ipynb #3d535064
 def stored(S:Coreset, # examples, those of a class together
@@ -179,22 +186,28 @@ def save_coreset(s:Coreset, # what to save
     save_file({k:v.detach().cpu().contiguous() for k,v in tensors.items() if v is not None}, path, metadata=dict(bpc=json.dumps(head)))
 
 # %% ../nbs/000_core.ipynb #24877b05
-def load_coreset(path, # a `.safetensors` file
+def read_coreset(path, # a `.safetensors` file
                 ) -> Coreset:
     "Read what `save_coreset` wrote, with one sentence for what is not that"
     if not Path(path).is_file():
         inside = Path(path)/'coreset.safetensors'
-        raise FileNotFoundError(f"path: there is no coreset file at {path}; {f'the one in that folder is {inside}' if inside.is_file() else '`bpc distill` writes one'}")
+        raise FileNotFoundError(f"path: there is no coreset file at {path}; "
+                                f"{f'the one in that folder is {inside}' if inside.is_file() else '`bpc distill` writes one'}")
     try:
         with safe_open(path, 'pt') as f: t, head = {k:f.get_tensor(k) for k in f.keys()}, json.loads((f.metadata() or {}).get('bpc', '{}'))
     except (SafetensorError, ValueError) as e:
-        raise ValueError(f"path: {path} is not a readable coreset file, it is truncated or of another format ({e}); expected a .safetensors file with x and y") from None
+        raise ValueError(f"path: {path} is not a readable coreset file, it is truncated or of another format ({e}); "
+                         "expected a .safetensors file with x and y") from None
     if not {'x','y'} <= t.keys() or 'classes' not in head:
-        raise ValueError(f"path: {path} is a safetensors file but not a coreset; expected tensors x and y and metadata key 'bpc', found {sorted(t)}")
+        raise ValueError(f"path: {path} is a safetensors file but not a coreset; "
+                         f"expected tensors x and y and metadata key 'bpc', found {sorted(t)}")
     transform = Transform(**{k.partition('.')[2]:v for k,v in t.items() if k.startswith('transform.')})
-    if head.get('format', 1) > FORMAT: raise ValueError(f"path: {path} was written by a later version of this package (format {head['format']}); install it to read the file")
+    if head.get('format', 1) > FORMAT:
+        raise ValueError(f"path: {path} was written by a later version of this package (format {head['format']}); "
+                         "install it to read the file")
     x = t['x'].float() if t['x'].dtype==torch.float16 else t['x']
-    return Coreset(x, t['y'], t.get('w'), transform, tuple(head['classes']), head['meta'], t.get('kept'), steps=t.get('steps'), **{k:head[k] for k in USE if k in head})
+    return Coreset(x, t['y'], t.get('w'), transform, tuple(head['classes']), head['meta'], t.get('kept'), steps=t.get('steps'),
+                   **{k:head[k] for k in USE if k in head})
 
 # %% ../nbs/000_core.ipynb #05be390a
 def image(pixels:Tensor): # (C,H,W) in [0,1]
@@ -221,7 +234,8 @@ def save_folder(s:Coreset, # what to write
                ):
     "One 8-bit PNG for each image that students see, in class folders, as every image loader reads them"
     only_images(s.x, 'a folder of pictures is')
-    if s.steps is not None: raise ValueError("coreset: its students take learned step sizes in order, which a folder of pictures cannot say; use coreset.dataset() and coreset.steps")
+    if s.steps is not None: raise ValueError("coreset: its students take learned step sizes in order, "
+                                             "which a folder of pictures cannot say; use coreset.dataset() and coreset.steps")
     s = s if s.decode=='identity' else s.examples()
     hard, rows = s.y if s.y.ndim==1 else s.y.argmax(1), []
     for i,(p,k) in enumerate(zip(s.pixels(clamp=True), hard.tolist())):
@@ -230,7 +244,8 @@ def save_folder(s:Coreset, # what to write
         rows.append([name, *([] if s.w is None else [s.w[i].item()]), *(s.y[i].tolist() if s.y.ndim==2 else [k])])
     if s.y.ndim==1 and s.w is None: return
     head = ['file', *([] if s.w is None else ['weight']), *(s.classes if s.y.ndim==2 else ['class'])]
-    write_atomic(Path(folder)/'labels.csv', lambda tmp: Path(tmp).write_text('\n'.join(','.join(map(str, r)) for r in (head, *rows)) + '\n'))
+    write_atomic(Path(folder)/'labels.csv',
+                 lambda tmp: Path(tmp).write_text('\n'.join(','.join(map(str, r)) for r in (head, *rows)) + '\n'))
 
 # %% ../nbs/000_core.ipynb #cb3d4e26
 def load_pt(images, # `.pt` file with a tensor (M,C,H,W)
@@ -242,12 +257,15 @@ def load_pt(images, # `.pt` file with a tensor (M,C,H,W)
     def one(name, path):
         if not Path(path).is_file(): raise FileNotFoundError(f"{name}: there is no file {path}")
         try: t = torch.load(path, map_location='cpu', weights_only=True)
-        except Exception: raise ValueError(f"{name}: {path} is not a plain tensor file and may run code when opened; save the tensor alone with torch.save(tensor, path)") from None
+        except Exception: raise ValueError(f"{name}: {path} is not a plain tensor file and may run code when opened; "
+                                           "save the tensor alone with torch.save(tensor, path)") from None
         if not isinstance(t, Tensor): raise ValueError(f"{name}: {path} holds a {type(t).__name__}; expected one tensor")
         return t.detach()
     x, y = one('images', images), one('labels', labels)
-    if x.ndim!=4 or len(x)!=len(y): raise ValueError(f"images: expected (M,C,H,W) with one label each, found {tuple(x.shape)} and {tuple(y.shape)}")
-    return Coreset(x.float(), y.float() if y.ndim==2 else y.long(), transform=transform, classes=tuple(classes), meta=dict(source=Path(images).name))
+    if x.ndim!=4 or len(x)!=len(y):
+        raise ValueError(f"images: expected (M,C,H,W) with one label each, found {tuple(x.shape)} and {tuple(y.shape)}")
+    return Coreset(x.float(), y.float() if y.ndim==2 else y.long(), transform=transform, classes=tuple(classes),
+                   meta=dict(source=Path(images).name))
 
 # %% ../nbs/000_core.ipynb #38b9ff10
 class Algorithm(NamedTuple):
@@ -256,11 +274,11 @@ class Algorithm(NamedTuple):
     step: Callable # (state, gen) -> state
 
 # %% ../nbs/000_core.ipynb #5caf79b6
-def run(alg:Algorithm, # what to iterate
-        state, # where to start
-        n:int, # number of steps
-        gen=None, # source of randomness
-       ): # yields the n visited states
+def iterate(alg:Algorithm, # what to iterate
+            state, # where to start
+            n:int, # number of steps
+            gen=None, # source of randomness
+           ): # yields the n visited states
     "Iterate `alg` from `state`"
     for _ in range(n): yield (state := alg.step(state, gen))
 
@@ -279,7 +297,8 @@ def registry(pkg:str='methods', # a sub-package of `bpc_nb`; '': all of it
             ) -> dict: # every entry, by name
     "Merge the literal dicts of every module in `bpc_nb.<pkg>` that has one"
     root = import_module(f'bpc_nb.{pkg}'.rstrip('.'))
-    files = [p.relative_to(folder) for folder in map(Path, root.__path__) for p in sorted(folder.rglob('*.py')) if f'\n{name} = ' in p.read_text(encoding='utf-8')]
+    files = [p.relative_to(folder) for folder in map(Path, root.__path__)
+             for p in sorted(folder.rglob('*.py')) if f'\n{name} = ' in p.read_text(encoding='utf-8')]
     mods = (import_module('.'.join((root.__name__, *p.with_suffix('').parts))) for p in files)
     return {k:v for m in mods for k,v in getattr(m, name).items()}
 

@@ -42,7 +42,8 @@ LOOP = {k:p for k,p in parameters(outer).items() if k not in ('seed','streams','
 
 def known_to(m:Method) -> dict: # name -> `inspect.Parameter`
     "The options of a run; what takes no step has no start, no loop and no energy"
-    run = parameters(choices) | parameters(kinds) | LOOP | parameters(energy) if m.steps else {k:p for k,p in parameters(choices).items() if k!='start'}
+    run = (parameters(choices) | parameters(kinds) | LOOP
+           | parameters(energy) if m.steps else {k:p for k,p in parameters(choices).items() if k!='start'})
     return {k:p for k,p in run.items() if k not in m.without} | parameters(m.make)
 
 def defaults(m:Method) -> dict: return {k:p.default for k,p in known_to(m).items()}
@@ -94,7 +95,8 @@ def enough_for(method:str, config:dict, buffer:Buffer|None):
     if buffer: return enough(len(buffer.complete))
     epochs = (options_of(make_experts) | config['experts'])['epochs']
     if 'experts' in wants(method, config) and config.get('T', 0) > epochs:
-        raise ValueError(f"T: found {config['T']}, and experts are trained for {epochs} epochs; lower T, or train them longer (experts' option epochs)")
+        raise ValueError(f"T: found {config['T']}, and experts are trained for {epochs} epochs; "
+                         "lower T, or train them longer (experts' option epochs)")
 
 def task(method:str, data:Data, net:Network, config:dict, # config: as `configure` gives it
          buffer=None, # experts; None: made or reused where they are wanted
@@ -145,7 +147,9 @@ def distill(method:str, # a name in `bpc list`
     "Learn a coreset: the best one on the held-out part"
     device, data = auto(device), data if isinstance(data, Data) else load(data)
     config = configure(method, data.name, ipc, **of_space(method, data, options))
-    if not len(data.held.y): raise ValueError(f"held_out: no {space_of(data.shape).item} of {data.name} is held out, and the coreset is chosen on these; pass a larger held_out=, for example held_out=.25, or add images")
+    if not len(data.held.y):
+        raise ValueError(f"held_out: no {space_of(data.shape).item} of {data.name} is held out, and the coreset is chosen on these; "
+                         "pass a larger held_out=, for example held_out=.25, or add images")
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     out = Path(out or once(tempfile.mkdtemp, '', 'bpc_'))
     buffer = open_buffer(buffer, data, net) if buffer and 'experts' in wants(method, config) else None
@@ -162,9 +166,11 @@ def distill(method:str, # a name in `bpc list`
 
 # %% ../nbs/410_distill.ipynb #3038bab4
 KEPT = ("the run in {} is kept up to its last look, and the same command goes on with resume=True, where bf16=True, a block= of images "
-        "or fewer processes (torchrun --nproc-per-node; the result is the same) need less; else begin one with a smaller ipc=, a narrower net= or fewer select_runs=")
+        "or fewer processes (torchrun --nproc-per-node; the result is the same) need less; "
+        "else begin one with a smaller ipc=, a narrower net= or fewer select_runs=")
 
-def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, streams:int, resume:bool, callback=None, progress=True) -> Coreset:
+def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, streams:int, resume:bool, callback=None,
+        progress=True) -> Coreset:
     "Learn in a run's folder, from its start or from its checkpoint"
     every = {k:config[k] for k in LOOP if k in config}
     if config.get('scale')=='sum': every['lr'] /= len(S.examples().x) # a summed energy is that much steeper

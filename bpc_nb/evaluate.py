@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SIAMESE', 'PROTOCOLS', 'EVALUATORS', 'in_order', 'students', 'predict', 'by_students', 'evaluators', 'asked',
-           'examples_of', 'without_steps', 'matched', 'means', 'facts', 'counted', 'evaluate']
+           'examples_of', 'without_steps', 'matched', 'means', 'facts', 'counted', 'as_filed', 'evaluate']
 
 # %% ../nbs/310_evaluate.ipynb #05d281f0
 import inspect
@@ -48,6 +48,7 @@ def in_order(E:Callable, theta, # (R,P), fresh networks
         if tick: tick(len(theta))
     return theta
 
+# %% ../nbs/310_evaluate.ipynb #dbb928c1
 def students(coreset:Coreset, # what they see
              net:Network, # what they are
              runs=5, # how many, or the numbers of some: a student depends on its number alone
@@ -129,13 +130,15 @@ def examples_of(coreset:Coreset, device) -> Coreset:
 def without_steps(S:Coreset, evaluator:str) -> Coreset:
     "The coreset, or one sentence where it has step sizes that only students can take"
     if S.steps is None: return S
-    raise ValueError(f"evaluator: the coreset has learned step sizes, which students take and {evaluator} cannot; take evaluator='students', or coreset._replace(steps=None)")
+    raise ValueError(f"evaluator: the coreset has learned step sizes, which students take and {evaluator} cannot; "
+                     "take evaluator='students', or coreset._replace(steps=None)")
 
 def matched(coreset, data, net) -> tuple: # as in `evaluate`
     "A coreset and data in one model space, and the network that the coreset was made with"
     data = match(data, coreset)
     if coreset.kept is not None: coreset = coreset._replace(transform=data.transform, kept=None)
-    return coreset, data, net if isinstance(net, Network) else network(net or coreset.meta.get('net') or default_net(data.shape), data.shape, data.K)
+    return coreset, data, net if isinstance(net, Network) else network(net or coreset.meta.get('net') or default_net(data.shape),
+                                                                       data.shape, data.K)
 
 # %% ../nbs/310_evaluate.ipynb #f46b3996
 def means(rows:list, # a row for each run
@@ -165,6 +168,12 @@ def counted(runs:int, # of this process, over all stages
     finally:
         for b in bars: b.close()
 
+# %% ../nbs/310_evaluate.ipynb #151f381a
+def as_filed(S:Coreset, eight_bit:bool) -> tuple: # (coreset, whether that is the same)
+    "A coreset after the 8-bit round trip, where that is asked for"
+    eight = S.quantised() if eight_bit else S
+    return eight, torch.allclose(eight.x, S.x, atol=1e-5)
+
 # %% ../nbs/310_evaluate.ipynb #e2e2bc87
 def evaluate(coreset:Coreset, # what to judge
              data:Data, # whose test part is used; `part` says otherwise
@@ -184,8 +193,7 @@ def evaluate(coreset:Coreset, # what to judge
     S, data, net = matched(coreset, data, net)
     eight_bit = eight_bit and space_of(S.x).eight_bit
     test, ipc = getattr(data, choose(part, ('train','held','test'), 'part')), max(1, len(S.x)//data.K)
-    eight = S.quantised() if eight_bit else S
-    same = torch.allclose(eight.x, S.x, atol=1e-5) # as real images from a file are
+    eight, same = as_filed(S, eight_bit)
     with counted((2 - same + control)*len(share(range(runs))), evaluator, progress) as tick:
         def judge(S, some, name=part): # never the students that chose the coreset
             return f(examples_of(S, device), data, net, (seed, name), part, some, tick, **options)
@@ -195,8 +203,8 @@ def evaluate(coreset:Coreset, # what to judge
         out = means(rows) | facts(rows)
         if eight_bit: out |= means(rows if same else dealt(partial(judge, eight), range(runs)), '_8bit')
         if control: out |= means(dealt(control_of, range(runs)), '_random')
-    labels = 'soft' if S.y.is_floating_point() else 'hard'
-    return out | dict(evaluator=evaluator, net=net.name, runs=runs, seed=seed, part=part, n_test=len(test.y), labels=labels)
+    return out | dict(evaluator=evaluator, net=net.name, runs=runs, seed=seed, part=part, n_test=len(test.y),
+                      labels='soft' if S.y.is_floating_point() else 'hard')
 
 # %% ../nbs/310_evaluate.ipynb #2baffb9a
 EVALUATORS = dict(students=by_students)

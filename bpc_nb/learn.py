@@ -135,7 +135,7 @@ def without(recipes:dict, *options:str) -> dict:
     return {at:{k:v for k,v in r.items() if k not in options} for at,r in recipes.items()}
 
 # %% ../nbs/400_learn.ipynb #d6cae8b4
-def kinds(pixels:Annotated[str, one_of(['free','8bit'])]='free', # '8bit': students see images as an 8-bit file keeps them, while they are learned
+def kinds(pixels:Annotated[str, one_of(['free','8bit'])]='free', # '8bit': while learned, images are seen as an 8-bit file keeps them
           labels:Annotated[str, one_of(['hard','soft'])]='hard', # 'soft': labels are learned beside the images
           lr_labels:Positive=1.): # rate of an image's soft label, as `lr` is of its pixels
     "The options of what is learned"
@@ -201,7 +201,8 @@ def begun(S:Coreset, l:Learner, # S: where to start
           gens=()) -> State: # of the carries, one for each stream
     "The state before the first step"
     leaves = {k:leaf.start(S).detach() for k,leaf in l.leaves.items()}
-    return State(leaves, {k:torch.stack([0*t, 0*t]) for k,t in leaves.items()}, leaves, leaves, [l.carry(S.examples(), g) for g in gens] if l.carry else [])
+    return State(leaves, {k:torch.stack([0*t, 0*t]) for k,t in leaves.items()}, leaves, leaves,
+                 [l.carry(S.examples(), g) for g in gens] if l.carry else [])
 
 def shown(l:Learner, S:Coreset, leaves:dict) -> Coreset: # S: the start; leaves: name -> tensor
     "The coreset that some leaves are: the one thing that is judged, shown, saved and exported"
@@ -218,7 +219,8 @@ def streams_of(seed:int, step:int, n:int=1, device='cpu') -> list:
 
 def one_each(n:int):
     "One sentence for more ranks than streams"
-    if whole('streams', n, 1) < world(): raise ValueError(f"streams: {n} draws a step for {world()} ranks, and each rank needs one; start at most {n} processes, or a new run with more streams")
+    if whole('streams', n, 1) < world(): raise ValueError(f"streams: {n} draws a step for {world()} ranks, and each rank needs one; "
+                                                          f"start at most {n} processes, or a new run with more streams")
 
 # %% ../nbs/400_learn.ipynb #359ac5ba
 def slope(l:Learner, S:Coreset, leaves:dict, # S: the start; leaves: name -> tensor
@@ -285,7 +287,8 @@ def looked(l:Learner, S:Coreset, s:State, average:float, judge:Callable, values)
 
 def slower(good:State, step:int, lr:float) -> State: # good: the last that was sound; step: where it broke
     "Back to the last look with half the rates; once"
-    if good.slow < 1: raise ValueError(f"lr, alpha: the loss is not finite at step {step} again, with lr halved; lower lr (now {lr}) or the step of the chain")
+    if good.slow < 1: raise ValueError(f"lr, alpha: the loss is not finite at step {step} again, with lr halved; "
+                                       f"lower lr (now {lr}) or the step of the chain")
     warnings.warn(f"the loss was not finite at step {step}: back to step {good.step}, with lr halved to {lr/2}")
     return good._replace(slow=.5)
 
@@ -316,7 +319,8 @@ def outer(l, # a `Learner`, or a loss
         if not state: s = good = s._replace(score=judge(shown(l, coreset, s.best))['accuracy_mean']) # the start is a candidate, too
         held = s.score
         while s.step < steps:
-            new, value = outer_step(s, coreset, l, streams_of(seed, s.step, streams, device), lr, momentum, optimiser, average if s.step else 0.)
+            new, value = outer_step(s, coreset, l, streams_of(seed, s.step, streams, device), lr, momentum, optimiser,
+                                    average if s.step else 0.)
             if not sound(new, value):
                 s, values = (good := slower(good, s.step, lr)), []
                 bar.n = bar.last_print_n = s.step; continue

@@ -18,10 +18,12 @@ def checked(probs, # (N,K), each row sums to one
     "Probabilities and labels that can be measured, or one sentence that says why not"
     probs, y = torch.as_tensor(probs).detach().cpu().double(), torch.as_tensor(y).detach().cpu()
     if probs.ndim!=2 or y.shape!=probs.shape[:1] or not len(y):
-        raise ValueError(f"probs, y: found shapes {tuple(probs.shape)} and {tuple(y.shape)}; expected (N,K) probabilities and (N,) labels, N at least 1")
+        raise ValueError(f"probs, y: found shapes {tuple(probs.shape)} and {tuple(y.shape)}; "
+                         "expected (N,K) probabilities and (N,) labels, N at least 1")
     if y.is_floating_point() or y.is_complex(): raise ValueError(f"y: found {y.dtype}; expected integers 0..K-1")
     row = lambda bad: f"{bad.sum()} of {len(bad)} rows, the first is row {bad.nonzero()[0].item()}"
-    if (bad := ~probs.isfinite().all(1)).any(): raise Diverged(f"probs: not finite in {row(bad)}; the network has diverged, train it with a smaller step")
+    if (bad := ~probs.isfinite().all(1)).any():
+        raise Diverged(f"probs: not finite in {row(bad)}; the network has diverged, train it with a smaller step")
     if (bad := (probs<0).any(1) | ((probs.sum(1)-1).abs()>1e-3)).any():
         raise ValueError(f"probs: not probabilities (negative, or their sum is not one) in {row(bad)}; apply a softmax to logits first")
     if (bad := (y<0) | (y>=probs.shape[1])).any():
@@ -55,7 +57,8 @@ def reliability(probs, # (N,K)
     "Mean confidence and accuracy of the images in each bin of confidence; 0 in an empty bin"
     probs, y = checked(probs, y)
     conf, guess = probs.max(1)
-    edges = conf.sort().values[[len(y)*b//bins for b in range(1, bins)]] if adaptive else torch.linspace(0, 1, bins+1, dtype=torch.float64)[1:-1]
+    edges = (conf.sort().values[[len(y)*b//bins for b in range(1, bins)]]
+             if adaptive else torch.linspace(0, 1, bins+1, dtype=torch.float64)[1:-1])
     b = torch.bucketize(conf, edges)
     total = lambda v: torch.bincount(b, v.double(), bins)
     n = total(torch.ones_like(conf))

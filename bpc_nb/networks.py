@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NORMS', 'ACTS', 'POOLS', 'NETWORKS', 'FLAT', 'Network', 'flatten', 'seeded', 'tracked', 'modes', 'cut', 'no_shortcut',
-           'caller', 'running', 'recorder', 'black_image', 'Inside', 'opened', 'built', 'several', 'together',
+           'caller', 'running', 'recorder', 'black_image', 'Inside', 'opened', 'built', 'vectorises', 'together',
            'functional', 'to_module', 'theta_from', 'fits', 'convnet', 'logistic', 'mlp', 'lenet', 'alexnet', 'vgg11',
            'Residual', 'resnet18', 'Grey', 'from_torchvision', 'read_option', 'signed', 'default_net', 'flat',
            'network', 'features_of']
@@ -38,7 +38,7 @@ class Network(NamedTuple):
     stats:Callable # `(theta, x) -> {name: buffer}` of the normalisation layers; `{}` where there are none
     shapes:dict={} # parameter's name to its shape, in the order of theta
     build:Callable=None # `() -> nn.Module`
-    features:Callable=None # `(theta, x) -> [what each block hands to the next, ..., what the classifier sees (B,d)]`; None where layers are in no row
+    features:Callable=None # `(theta, x) -> [output of each block, ..., what the classifier sees (B,d)]`; None where layers are in no row
     many:bool=True # whether `vmap` can run it for several thetas at once
 
 # %% ../nbs/130_networks.ipynb #c8dbf8ad
@@ -96,7 +96,8 @@ def caller(
     as_it_is = no_shortcut if any(isinstance(m, nn.MultiheadAttention) for m in module.modules()) else nullcontext
     kept = {k:b for k,b in module.named_buffers() if k.rpartition('.')[0] not in tracked(module)}
     def call(module, theta, x, stats):
-        if x.shape[1:] != shape: raise ValueError(f'x has shape {tuple(x.shape)}, but {name} was built for (B, {", ".join(map(str, shape))})')
+        if x.shape[1:] != shape:
+            raise ValueError(f'x has shape {tuple(x.shape)}, but {name} was built for (B, {", ".join(map(str, shape))})')
         rest = {k:b.to(theta) if b.is_floating_point() else b.to(theta.device) for k,b in kept.items()}
         with as_it_is(): return functional_call(module, (cut(name, shapes, theta), {**rest, **stats}), (x,))
     return call
@@ -128,7 +129,8 @@ def black_image(name, module, shape, K): # for the message, in evaluation mode, 
     try:
         with torch.no_grad(): logits = module(torch.zeros(1, *shape, device='cpu'))
     except Exception as e: raise ValueError(f'{name} cannot take images of shape {shape}: {str(e).splitlines()[0]}') from e
-    if not isinstance(logits, Tensor): raise ValueError(f'{name} gives a {type(logits).__name__}, but a tensor of logits is needed: return that alone from forward')
+    if not isinstance(logits, Tensor):
+        raise ValueError(f'{name} gives a {type(logits).__name__}, but a tensor of logits is needed: return that alone from forward')
     if logits.shape != (1,K): raise ValueError(f'{name} gives logits of shape {tuple(logits.shape)} for one image, but (1, {K}) is needed')
 
 # %% ../nbs/130_networks.ipynb #723c8be1
@@ -154,7 +156,8 @@ def built(
 ) -> nn.Module:
     "A new module, with all its parameters"
     try: inspect.signature(factory).bind(shape, K)
-    except TypeError as e: raise ValueError(f'{name} cannot be called with (shape, K), {e}: wrap it, net=lambda shape, K: {name}(...)') from None
+    except TypeError as e:
+        raise ValueError(f'{name} cannot be called with (shape, K), {e}: wrap it, net=lambda shape, K: {name}(...)') from None
     module = factory(shape, K)
     if not isinstance(module, nn.Module): raise ValueError(f'the factory {name} made {module!r}, but an nn.Module is needed')
     if any(map(is_lazy, module.parameters())): black_image(name, module.eval(), shape, K)
@@ -162,7 +165,7 @@ def built(
     return module
 
 # %% ../nbs/130_networks.ipynb #8f7a7d11
-def several(apply, init, shape): # `(theta, x) -> logits`, `gen -> theta`, (C,H,W)
+def vectorises(apply, init, shape): # `(theta, x) -> logits`, `gen -> theta`, (C,H,W)
     "Whether `vmap` can differentiate the network for two thetas at once"
     theta, x = torch.stack([init(Generator()) for _ in range(2)]).requires_grad_(), torch.zeros(2, 2, *shape)
     try: torch.autograd.grad(vmap(apply)(theta, x).sum(), theta)
@@ -196,7 +199,7 @@ def functional(
     black_image(name, given, shape, K)
     shapes, inside = {k:p.shape for k,p in module.named_parameters()}, opened(batch)
     features = inside and (lambda theta, x: call(inside, theta, x, {}))
-    many = several(apply, init, shape) if own else True
+    many = vectorises(apply, init, shape) if own else True
     return Network(name, sum(map(prod, shapes.values())), init, apply, recorder(call, record), shapes, build, features, many)
 
 # %% ../nbs/130_networks.ipynb #ba782e86
@@ -234,7 +237,8 @@ POOLS = dict(avg=partial(nn.AvgPool2d, 2), max=partial(nn.MaxPool2d, 2), none=nn
 def fits(name, shape, least): # network's name, (C,H,W), the height and width that it needs
     "One sentence for an image that is too small"
     H,W = shape[1:]
-    if min(H,W) < least: raise ValueError(f'{name} needs images of at least {least}x{least} pixels, not {H}x{W}: enlarge them or go less deep')
+    if min(H,W) < least:
+        raise ValueError(f'{name} needs images of at least {least}x{least} pixels, not {H}x{W}: enlarge them or go less deep')
 
 # %% ../nbs/130_networks.ipynb #e0282960
 def convnet(
@@ -361,7 +365,8 @@ def signed(net:Network, shape) -> Network: # (C,H,W)
     theta, x = net.init(Generator().manual_seed(0)), torch.randn(8, *shape, generator=Generator().manual_seed(1))
     with torch.no_grad(): a,b = (net.apply(theta, x) for _ in range(2))
     if not torch.allclose(a, b, atol=1e-4):
-        raise ValueError(f'{net.name} gives other logits for the same images when it is called again: its forward draws random numbers (F.dropout needs training=self.training)')
+        raise ValueError(f'{net.name} gives other logits for the same images when it is called again: '
+                         'its forward draws random numbers (F.dropout needs training=self.training)')
     order = a.flatten().argsort(stable=True).tolist() # not the logits: their last digits depend on the machine
     return net._replace(name=f"{net.name}@{hashlib.sha256(repr((net.shapes, order)).encode()).hexdigest()[:6]}")
 
@@ -388,7 +393,8 @@ def network(
     if isinstance(spec, nn.Module): raise ValueError(f'spec is a {kind}, already built: give a function `(shape, K)` that makes one')
     if callable(spec): return signed(functional(spec, shape, K, getattr(getattr(spec, 'func', spec), '__name__', kind), own=True), shape)
     name,_,options = str(spec).partition(':')
-    if '@' in name: raise ValueError(f"net: {spec} was somebody's own network, and a file keeps its name alone; give the function that makes it, net={name.partition('@')[0]}")
+    if '@' in name: raise ValueError(f"net: {spec} was somebody's own network, and a file keeps its name alone; "
+                                     f"give the function that makes it, net={name.partition('@')[0]}")
     flat(name, shape)
     if name=='torchvision': return functional(partial(from_torchvision, name=options), shape, K, spec)
     factory = choose(name, NETWORKS, 'network')
@@ -399,4 +405,5 @@ def network(
 def features_of(net:Network, method:str) -> Callable: # `(theta, x) -> [...]`
     "A network's features, or one sentence where it shows none"
     if net.features: return net.features
-    raise ValueError(f"net: {net.name} has no feature extractor, which {method} needs; take convnet, mlp, lenet, alexnet, vgg11 or resnet18, or an nn.Sequential of your own that ends in an nn.Linear")
+    raise ValueError(f"net: {net.name} has no feature extractor, which {method} needs; "
+                     "take convnet, mlp, lenet, alexnet, vgg11 or resnet18, or an nn.Sequential of your own that ends in an nn.Linear")

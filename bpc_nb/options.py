@@ -67,7 +67,8 @@ def check(name:str, v, # of an option
     if v is None: return
     kind = plain(p)
     if kind is bool and not isinstance(v, bool): raise ValueError(f"{name}: found {v!r}; expected true or false")
-    if kind in (int, float) and not (isinstance(v, Real) and not isinstance(v, bool)): raise ValueError(f"{name}: found {v!r}; expected a number")
+    if kind in (int, float) and not (isinstance(v, Real) and not isinstance(v, bool)):
+        raise ValueError(f"{name}: found {v!r}; expected a number")
     if kind is dict and not isinstance(v, dict): raise ValueError(f"{name}: found {v!r}; expected a table of options, as n=10, epochs=20")
     for rule in rules(p): rule(name, v)
     if kind is int and not isinstance(v, Integral): raise ValueError(f"{name}: found {v!r}; expected a whole number")

@@ -40,7 +40,8 @@ def stopwatch(f:Callable, n:int=3) -> tuple: # (seconds of a call, what the firs
     return t, max(0., first - t)
 
 # %% ../nbs/930_plan.ipynb #eef03a88
-def of_experts(data:Data, net:Network, device, n, epochs, lr, part, batch, momentum, weight_decay, loss, augment, bf16, compile, group, **_) -> tuple:
+def of_experts(data:Data, net:Network, device, n, epochs, lr, part, batch, momentum, weight_decay, loss, augment, bf16, compile,
+               group, **_) -> tuple:
     "Seconds of all experts: one batch of a group, times the number of batches"
     E, xy, N = energy(accelerate(net, bf16, compile).apply, loss), [t.to(device) for t in data.train], len(data.train.y)
     group = group or (n if together(net, device) else 1)
@@ -90,14 +91,16 @@ def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `disti
     S = S._replace(x=S.x.to(device), y=S.y.to(device))
     step, more, memory = of_step(m, S, net, data, config, device) if m.steps else (0., 0., 0.) # choosing takes what the experts take
     needs = 'experts' in wants(method, config) and not buffer
-    made, first = (0., 0.) if not needs else of_experts(data, net, device, **{k:v for k,v in own.items() if k not in ('device','seed','half','progress','after')})
+    trained = {k:v for k,v in own.items() if k not in ('device','seed','half','progress','after')}
+    made, first = of_experts(data, net, device, **trained) if needs else (0., 0.)
     look, rest = of_looks(data, S, fast, config, device) # of as many images as students see
     steps = config.get('steps', 0)
     looks = 1 + ceil(steps/config.get('every', 1))
     seconds = dict(experts=made, steps=steps*step, looks=looks*look, first_calls=first + more + rest)
     disk = 0 if not needs else own['n']*(own['epochs'] + 1)*net.P*(2 if own['half'] else 4)/1e6
     return dict(method=method, data=data.name, ipc=ipc, net=net.name, parameters=net.P, step_seconds=step, steps=steps, looks=looks,
-                seconds=seconds, seconds_total=sum(seconds.values()), step_mb=round(memory, 1), buffer_mb=round(disk, 1), device=str(device),
+                seconds=seconds, seconds_total=sum(seconds.values()), step_mb=round(memory, 1), buffer_mb=round(disk, 1),
+                device=str(device),
                 advice=advice(memory, disk, device, own))
 
 # %% ../nbs/930_plan.ipynb #ba82ad68
@@ -111,6 +114,8 @@ def advice(memory, disk, device, own, free=None, room=None) -> list: # MB; free,
     "A sentence for everything that does not fit"
     free, room = free or free_mb(device), room or shutil.disk_usage(cache_folder().anchor).free/1e6
     says = []
-    if memory > free: says.append(f"a step needs {memory:.0f} MB and {free:.0f} are free: take fewer images a class, a narrower net or bf16=True")
-    if disk > room: says.append(f"the experts need {disk:.0f} MB and the disk has {room:.0f}: half=True halves that, fewer of n={own['n']} or epochs={own['epochs']} too")
+    if memory > free:
+        says.append(f"a step needs {memory:.0f} MB and {free:.0f} are free: take fewer images a class, a narrower net or bf16=True")
+    if disk > room: says.append(f"the experts need {disk:.0f} MB and the disk has {room:.0f}: "
+                                f"half=True halves that, fewer of n={own['n']} or epochs={own['epochs']} too")
     return says

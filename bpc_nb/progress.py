@@ -52,13 +52,15 @@ def board(folder, # gets the event files
          ) -> Callable: # `(state, row)`, a callback of `distill`
     "Log the numbers and the best images of a run for TensorBoard"
     try: from torch.utils.tensorboard import SummaryWriter
-    except ImportError: raise ValueError("tensorboard: this option needs the package tensorboard; pip install 'bpc_nb[tensorboard]', or leave it away") from None
+    except ImportError: raise ValueError("tensorboard: this option needs the package tensorboard; "
+                                         "pip install 'bpc_nb[tensorboard]', or leave it away") from None
     writers = []
     def log(state, row):
         if not writers: writers.append(SummaryWriter(str(folder), purge_step=row['step'])) # a run that goes on replaces what it does again
         writer, p = writers[0], transform.inverse(state.best['x'].cpu()) if 'x' in state.best else None
         for k,v in row.items():
             if k!='step' and isinstance(v, (int,float)): writer.add_scalar(k, v, row['step'])
-        if p is not None and p.ndim==4: writer.add_image('best', sheet(p.clamp(0, 1), layout(None, len(p))[0]), row['step'], dataformats='HWC')
+        if p is not None and p.ndim==4:
+            writer.add_image('best', sheet(p.clamp(0, 1), layout(None, len(p))[0]), row['step'], dataformats='HWC')
         writer.flush()
     return log

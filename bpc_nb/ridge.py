@@ -114,6 +114,7 @@ def regressed(S:Coreset, x:Tensor, # what students see; test images (N,C,H,W)
     probs = lambda f: choose(link, LINKS, 'link')(f@W, scale*variance(phi, f, r, w), scale*a)
     return torch.cat([probs(of(b)) for b in x.split(500)]), r, scale.item()
 
+# %% ../nbs/350_ridge.ipynb #434ce1ca
 def by_ridge(S:Coreset, # what students see
              data:Data, net:Network,
              seed:tuple, # (of the task, what for): where streams begin

@@ -42,14 +42,16 @@ def load_state(path, like:State, device='cpu') -> State: # like: the state that 
         carry = [t.get(f'carry.{i}', numbers.get(f'carry.{i}')) for i in range(len(kept))]
         if len(carry)!=len(numbers) + sum(k.startswith('carry.') for k in t) or of['leaves'].keys()!=like.leaves.keys(): raise ValueError
         return State(**of, carry=tree_unflatten(carry, spec), **head)
-    except (SafetensorError, KeyError, TypeError, ValueError): raise ValueError(f"resume: {path} is not a readable checkpoint of this run; remove it and start again") from None
+    except (SafetensorError, KeyError, TypeError, ValueError):
+        raise ValueError(f"resume: {path} is not a readable checkpoint of this run; remove it and start again") from None
 
 def renamed(t:dict, head:dict, like:State) -> tuple:
     "A checkpoint of version 0.1, under the names of today"
     other = [k for k in like.leaves if k!='x']
     own = {f'{at}.{k}':t[name] for k in other for at,name in (('leaves','own'), ('mean','own'), ('best','best_own'))}
     still = {f'moments.{k}':torch.stack([0*t['own']]*2) for k in other}
-    return {f'{at}.x':t[name] for at,name in (('leaves','x'), ('moments','moments'), ('mean','mean'), ('best','best'))} | own | still, head | dict(carry={})
+    return ({f'{at}.x':t[name] for at,name in (('leaves','x'), ('moments','moments'), ('mean','mean'), ('best','best'))} | own | still,
+            head | dict(carry={}))
 
 # %% ../nbs/405_runs.ipynb #707a19b4
 LOOKS = 24 # that are kept, at most, beside the start and the newest
@@ -98,12 +100,14 @@ def begin(out:Path, head:dict, # what was asked for
           resume:bool, defaults:dict={}) -> bool: # defaults: of options that the run may be older than
     "Start a run's folder, or say whether there is a state to continue from; options of a resumed run must agree"
     path, checkpoint = out/'config.json', out/'checkpoint.safetensors'
-    if not resume and checkpoint.exists(): raise ValueError(f"out: {out} holds a run already; continue it with --resume or choose another folder")
+    if not resume and checkpoint.exists():
+        raise ValueError(f"out: {out} holds a run already; continue it with --resume or choose another folder")
     if resume and not path.exists(): raise FileNotFoundError(f"resume: there is no run in {out}; leave --resume away to start one")
     have = dict(streams=1) | defaults | json.loads(path.read_text()) if resume else head
     for k in head:
         if k in HOW or k=='steps' and have.get(k, 0) <= head[k]: continue
-        if have.get(k)!=head[k]: raise ValueError(f"resume: the run in {out} has {k} = {have.get(k)!r}, not {head[k]!r}; keep the options of a run, only steps may grow")
+        if have.get(k)!=head[k]: raise ValueError(f"resume: the run in {out} has {k} = {have.get(k)!r}, not {head[k]!r}; "
+                                                  "keep the options of a run, only steps may grow")
     write_atomic(path, lambda tmp: Path(tmp).write_text(json.dumps(head, indent=1)))
     if not (resume and checkpoint.exists()): forget(out)
     return resume and checkpoint.exists()

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LOGGED', 'figure', 'tidy', 'sheet', 'class_rows', 'layout', 'show_grid', 'show_coreset', 'save_grid', 'ansi',
-           'half_blocks', 'draws', 'show_in_terminal', 'show_pixels', 'show_curves', 'show_chain', 'show_gaussian']
+           'half_blocks', 'can_draw', 'show_in_terminal', 'show_pixels', 'show_curves', 'show_chain', 'show_gaussian']
 
 # %% ../nbs/010_show.ipynb #5a368768
 import os, shutil, sys
@@ -144,7 +144,7 @@ def half_blocks(art:Tensor, # (height,width,3) in [0,1], as `sheet` makes it
     return '\n'.join(line(a, b) for a,b in zip(art[::2], art[1::2]))
 
 # %% ../nbs/010_show.ipynb #6f76537c
-def draws(file=None) -> bool: # file: None is standard output
+def can_draw(file=None) -> bool: # file: None is standard output
     "Whether what is written there is a terminal that can draw"
     file, env = file or sys.stdout, os.environ
     return file.isatty() and 'utf' in (file.encoding or '').lower() and env.get('TERM', 'dumb')!='dumb' and 'NO_COLOR' not in env
@@ -160,7 +160,8 @@ def show_in_terminal(coreset:Coreset, columns:int=None, # of the terminal; None:
     w = min(p.shape[-1], max(14, (columns+1)//min(len(p), 10) - 1))
     p, per = F.interpolate(p, (max(1, round(p.shape[-2]*w/p.shape[-1])), w), mode='area'), max(1, (columns+1)//(w+1))
     more = f'\n{most} of {len(coreset.x)} images'*(len(coreset.x) > most)
-    return half_blocks(sheet(p, [[*range(i, min(i+per, len(p)))] for i in range(0, len(p), per)]), os.environ.get('COLORTERM') in ('truecolor','24bit')) + more
+    return half_blocks(sheet(p, [[*range(i, min(i+per, len(p)))] for i in range(0, len(p), per)]),
+                       os.environ.get('COLORTERM') in ('truecolor','24bit')) + more
 
 # %% ../nbs/010_show.ipynb #de6e8810
 def show_pixels(
@@ -205,7 +206,8 @@ def show_chain(
 ) -> Figure: # trajectories left, energies right
     "Trajectories in two dimensions, and energies over the steps"
     if chain is None and energies is None: raise ValueError('chain and energies are both None: give at least one')
-    if chain is not None and chain.shape[-1]!=2: raise ValueError(f'chain has shape {tuple(chain.shape)}: trajectories are drawn for (L+1,2) or (R,L+1,2); give only energies')
+    if chain is not None and chain.shape[-1]!=2:
+        raise ValueError(f'chain has shape {tuple(chain.shape)}: trajectories are drawn for (L+1,2) or (R,L+1,2); give only energies')
     panels = (chain is not None) + (energies is not None)
     fig,axs = figure(3*panels, 2, panels)
     if chain is not None:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DASH', 'OF', 'CHAIN', 'HEAD', 'AS', 'NETS', 'LOSS_NAMES', 'target', 'printed', 'as_printed', 'markdown', 'pivot',
-           'measured', 'label', 'percent', 'students', 'gathered', 'whole_sets', 'control', 'homes', 'again', 'ours',
+           'measured', 'label', 'percent', 'students_of', 'grouped', 'whole_sets', 'control', 'homes', 'again', 'ours',
            'results_table', 'table1', 'whole_table', 'variant', 'baselines', 'table3', 'table4', 'all_tables']
 
 # %% ../nbs/960_tables.ipynb #2d73170f
@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mode
 
 from .distill import usual
-from .grid import RESULTS, cells, digest, done, key, lines, stored
+from .grid import RESULTS, cells, file_digest, done, key, lines, coreset_file
 
 # %% ../nbs/960_tables.ipynb #db4baaa4
 DASH = '–'
@@ -22,7 +22,8 @@ def target(name:str, # of a file in `results/targets`
            results=RESULTS) -> tuple: # (where it is from, text without that)
     "One of the papers' tables, as text"
     path = Path(results)/'targets'/f'{name}.csv'
-    if not path.exists(): raise FileNotFoundError(f"results: there is no {path}; the tables are drawn in a checkout of the book, or name its folder with --results")
+    if not path.exists(): raise FileNotFoundError(f"results: there is no {path}; "
+                                                  "the tables are drawn in a checkout of the book, or name its folder with --results")
     text = path.read_text().splitlines()
     return ' '.join(l[1:].strip() for l in text if l.startswith('#')), [l for l in text if not l.startswith('#')]
 
@@ -66,17 +67,19 @@ def percent(rows, key='accuracy_runs') -> str:
     m = sum(a)/len(a)
     return f"{m:.1f}" + (f" ± {(sum((v-m)**2 for v in a)/(len(a)-1))**.5:.1f}" if len(a) > 1 else '')
 
-def students(rows) -> str:
+def students_of(rows) -> str:
     "Who was asked: coresets (seeds or folds), students of each, labels, protocol"
     if not rows: return DASH
     each = {k:'/'.join(sorted({str(r[k]) for r in rows})) for k in ('runs','labels','protocol','epochs')}
-    return f"{len(rows)} coreset{'s'*(len(rows) > 1)} x {each['runs']} students, {each['labels']} labels, {each['protocol']}: {each['epochs']} epochs"
+    return (f"{len(rows)} coreset{'s'*(len(rows) > 1)} x {each['runs']} students, {each['labels']} labels, {each['protocol']}: "
+            f"{each['epochs']} epochs")
 
 # %% ../nbs/960_tables.ipynb #09eb047b
-OF = dict(digits='digits', MNIST='mnist', CIFAR10='cifar10') # the paper's names of data sets that we measure (digits are not in it), and ours
+# the paper's names of data sets that we measure (digits are not in it), and ours
+OF = dict(digits='digits', MNIST='mnist', CIFAR10='cifar10')
 CHAIN = 'L', 'alpha', 'temperature' # what tells contrastive divergence from its controls
 
-def gathered(rows) -> list: # of {label: lines}, one for each data set, ipc and protocol
+def grouped(rows) -> list: # of {label: lines}, one for each data set, ipc and protocol
     "The lines that belong together"
     options = lambda r, among: json.dumps({k:v for k,v in r['config'].items() if (k in CHAIN)==among}, sort_keys=True)
     groups = {}
@@ -94,7 +97,8 @@ def whole_sets(results=RESULTS) -> dict: # name of a data set -> [lines that dif
     "Students of all training images"
     groups = {name:{} for name in OF.values()}
     for r in done(results).values():
-        if 'n_train' in r: groups.setdefault(r['data'].split()[0], {}).setdefault((r['data'], r['net'], r['protocol'], r['epochs']), []).append(r)
+        if 'n_train' in r:
+            groups.setdefault(r['data'].split()[0], {}).setdefault((r['data'], r['net'], r['protocol'], r['epochs']), []).append(r)
     return {name:[*of.values()] for name,of in groups.items()}
 
 def control(rows) -> str:
@@ -111,6 +115,7 @@ def again(rows, home:dict) -> str: # home: of `homes`
     for r in rows: by.setdefault(home[r['key']], []).append(r['key'][:6])
     return ' and '.join(f"`bpc grid results/{name}.toml --only {','.join(keys)} --results again`" for name,keys in by.items()) or DASH
 
+# %% ../nbs/960_tables.ipynb #506c80b1
 def ours(g:dict, # {label: lines}
          every:dict, # of `whole_sets`
          home:dict, # of `homes`
@@ -118,22 +123,25 @@ def ours(g:dict, # {label: lines}
     "Figures of one row"
     cd = g.get('CD', [])
     some = [w for w in every.get(cd[0]['data'].split()[0], []) if w[0]['protocol']==cd[0]['protocol']] if cd else []
-    return [f"**{percent(cd)}**" if cd else DASH, percent(cd, 'accuracy_runs_8bit'), percent(cd, 'accuracy_runs_random'), percent(some and some[0]), control(g.get('positive-only')), control(g.get('L=0')), students(cd), again(cd, home)]
+    return [f"**{percent(cd)}**" if cd else DASH, percent(cd, 'accuracy_runs_8bit'), percent(cd, 'accuracy_runs_random'),
+            percent(some and some[0]), control(g.get('positive-only')), control(g.get('L=0')), students_of(cd), again(cd, home)]
 
 HEAD = ['ours', 'ours, 8 bit', 'random real', 'all images', 'positive-only', 'L=0', 'students of ours', 'ours again']
 
 def results_table(results=RESULTS) -> tuple: # (head, rows)
     "All that the grids have measured"
     every, home = whole_sets(results), homes(results)
-    return ['data', 'images a class', *HEAD], [[g['CD'][0]['data'], g['CD'][0]['ipc'], *ours(g, every, home)] for g in gathered(measured(results))]
+    return ['data', 'images a class', *HEAD], [[g['CD'][0]['data'], g['CD'][0]['ipc'], *ours(g, every, home)]
+                                               for g in grouped(measured(results))]
 
 # %% ../nbs/960_tables.ipynb #c159b335
 def table1(results=RESULTS) -> tuple: # (head, rows)
     "Table 1 of the paper for MNIST and CIFAR-10, beside ours"
-    mine, every, home, rows = gathered(measured(results)), whole_sets(results), homes(results), []
+    mine, every, home, rows = grouped(measured(results)), whole_sets(results), homes(results), []
     for r in (r for r in printed('bpc_cd_table1', results, method='ours') if r['dataset'] in OF):
         at = [g for g in mine if (g['CD'][0]['data'].split()[0], str(g['CD'][0]['ipc']))==(OF[r['dataset']], r['ipc'])]
-        rows += [[g['CD'][0]['data'] if g else OF[r['dataset']], r['ipc'], as_printed(r), as_printed(r, 5), *ours(g, every, home)] for g in at or [{}]]
+        rows += [[g['CD'][0]['data'] if g else OF[r['dataset']], r['ipc'], as_printed(r), as_printed(r, 5), *ours(g, every, home)]
+                 for g in at or [{}]]
     return ['data', 'images a class', 'paper', 'less five', *HEAD], rows
 
 # %% ../nbs/960_tables.ipynb #8ddbe82c
@@ -160,11 +168,14 @@ def baselines(results=RESULTS,
     "Other methods beside Table 1 of the paper"
     groups, home = {}, homes(results)
     for r in measured(results):
-        if r['method'] in methods if methods else r['method'].partition('-')[0] not in ('cd','positive'): groups.setdefault((r['data'], r['ipc'], variant(r), r['protocol']), []).append(r)
+        if r['method'] in methods if methods else r['method'].partition('-')[0] not in ('cd','positive'):
+            groups.setdefault((r['data'], r['ipc'], variant(r), r['protocol']), []).append(r)
     theirs = {}
-    for r in printed('bpc_cd_table1', results): theirs.setdefault((OF.get(r['dataset']), r['ipc'], AS.get(r['method'], r['method'].replace('+', '-'))), []).append(as_printed(r))
+    for r in printed('bpc_cd_table1', results):
+        theirs.setdefault((OF.get(r['dataset']), r['ipc'], AS.get(r['method'], r['method'].replace('+', '-'))), []).append(as_printed(r))
     return ['data', 'images a class', 'method', 'paper', 'ours', 'ours, 8 bit', 'random real', 'students of ours', 'ours again'], [
-        [data, ipc, name, ', '.join(theirs.get((data.split()[0], str(ipc), name), [DASH])), percent(g), percent(g, 'accuracy_runs_8bit'), percent(g, 'accuracy_runs_random'), students(g), again(g, home)]
+        [data, ipc, name, ', '.join(theirs.get((data.split()[0], str(ipc), name), [DASH])), percent(g), percent(g, 'accuracy_runs_8bit'),
+         percent(g, 'accuracy_runs_random'), students_of(g), again(g, home)]
         for (data, ipc, name, _),g in sorted(groups.items())]
 
 # %% ../nbs/960_tables.ipynb #2b943c26
@@ -173,9 +184,11 @@ NETS = dict(ConvNet='convnet', ResNet='resnet18', VGG='vgg11', AlexNet='alexnet'
 def table3(data='cifar10', ipc=10, results=RESULTS) -> tuple: # (head, rows)
     "Table 3 of the paper: students of other architectures; its figures are for CIFAR-10, ten images a class"
     tested = [r for r in done(results).values() if 'made_with' in r] + measured(results)
-    lines = [r for r in tested if (r['ipc'], r['data'].split()[0], label(r))==(ipc, data, 'CD') and ('accuracy_runs' in r or 'diverged' in r)]
-    theirs = {r['network']:r for r in printed('bpc_cd_table3_cross_architecture', results, method='ours')} if (data, ipc)==('cifar10', 10) else {}
-    def images(r): return r.get('coreset') or ((at := stored(r, results)) and digest(at)) # which coreset it was
+    lines = [r for r in tested if (r['ipc'], r['data'].split()[0], label(r))==(ipc, data, 'CD')
+             and ('accuracy_runs' in r or 'diverged' in r)]
+    theirs = {} if (data, ipc)!=('cifar10', 10) else \
+        {r['network']:r for r in printed('bpc_cd_table3_cross_architecture', results, method='ours')}
+    def images(r): return r.get('coreset') or ((at := coreset_file(r, results)) and file_digest(at)) # which coreset it was
     moved = [r for r in lines if r['net']!=r.get('made_with', r['net'])] or lines
     protocol = mode(r['protocol'] for r in moved) if moved else None # one for all rows, and the same coresets
     asked = {images(r) for r in moved if r['protocol']==protocol}
@@ -183,8 +196,10 @@ def table3(data='cifar10', ipc=10, results=RESULTS) -> tuple: # (head, rows)
         some = [r for r in lines if (r['net'].split(':')[0], r['protocol'])==(net, protocol) and images(r) in asked]
         of = [r for r in some if 'accuracy_runs' in r]
         paper = [as_printed(theirs.get(name)), as_printed(theirs.get(name), 5) if name in theirs else DASH] if theirs else []
-        return [f'{name} ({net})', *paper, percent(of) if of or not some else 'diverged', percent(of, 'accuracy_runs_random'), students(of)]
-    return ['trained on it', *(['paper', 'less five'] if theirs else []), 'ours', 'random real', 'students of ours'], [row(*n) for n in NETS.items()]
+        return [f'{name} ({net})', *paper, percent(of) if of or not some else 'diverged',
+                percent(of, 'accuracy_runs_random'), students_of(of)]
+    return ['trained on it', *(['paper', 'less five'] if theirs else []), 'ours', 'random real',
+            'students of ours'], [row(*n) for n in NETS.items()]
 
 # %% ../nbs/960_tables.ipynb #5859c14e
 LOSS_NAMES = dict(cross_entropy='cross-entropy', focal='focal', margin='margin')
@@ -196,7 +211,8 @@ def table4(ipc:int|None=None, # of ours, on digits; None: the paper's
     else:
         have, at = done(results), {}
         for c in cells(Path(results)/'losses.toml'):
-            if c['ipc']==ipc and key(c) in have: at.setdefault((c['config']['experts'].get('loss', 'cross_entropy'), c['config']['loss']), {})[c['fold']] = have[key(c)]
+            if c['ipc']==ipc and key(c) in have:
+                at.setdefault((c['config']['experts'].get('loss', 'cross_entropy'), c['config']['loss']), {})[c['fold']] = have[key(c)]
         shared = set.intersection(*map(set, at.values())) if at else ()
         at = {k:percent([v[f] for f in shared]) for k,v in at.items()}
     return ['', *LOSS_NAMES.values()], [[n, *(at.get((a, b), DASH) for b in LOSS_NAMES)] for a,n in LOSS_NAMES.items()]

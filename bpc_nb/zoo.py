@@ -12,20 +12,25 @@ from pathlib import Path
 
 from .core import Coreset, choose, write_atomic
 from .evaluate import PROTOCOLS
-from .grid import RESULTS, digest, done, stored
+from .grid import RESULTS, file_digest, done, coreset_file
 
 # %% ../nbs/965_zoo.ipynb #c314447a
 STATEMENTS = dict(
-    digits="Learned from scikit-learn's digits, the test part of Optical Recognition of Handwritten Digits (E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, 1998), "
+    digits="Learned from scikit-learn's digits, the test part of Optical Recognition of Handwritten Digits (E. Alpaydin and C. "
+           "Kaynak, UCI Machine Learning Repository, 1998), "
            "which the repository offers under CC BY 4.0.",
-    mnist="Learned from MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), derived from NIST's databases. It is commonly stated, for example in the documentation of Keras, that Y. LeCun and C. Cortes "
+    mnist="Learned from MNIST (Y. LeCun, C. Cortes, C. J. C. Burges), derived from NIST's databases. "
+          "It is commonly stated, for example in the documentation of Keras, that Y. LeCun and C. Cortes "
           "hold its copyright and that it is available under CC BY-SA 3.0.",
-    cifar10="Learned from CIFAR-10 (A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009), for which its authors ask to be cited and state no licence; "
+    cifar10="Learned from CIFAR-10 (A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009), "
+            "for which its authors ask to be cited and state no licence; "
             "a part of the 80 Million Tiny Images, photographs from the web.")
-OURS = "The learned images carry the licence of this package, Apache 2.0, as far as they are ours to license; they start as real images of the data, whose terms may hold for them, too."
+OURS = ("The learned images carry the licence of this package, Apache 2.0, as far as they are ours to license; "
+        "they start as real images of the data, whose terms may hold for them, too.")
 
 # %% ../nbs/965_zoo.ipynb #14ac9ba7
-FIGURES = 'protocol', 'epochs', 'net', 'runs', 'labels', 'n_test', *(f'accuracy_{what}{of}' for of in ('', '_8bit', '_random') for what in ('mean','std','runs'))
+FIGURES = ('protocol', 'epochs', 'net', 'runs', 'labels', 'n_test',
+           *(f'accuracy_{what}{of}' for of in ('', '_8bit', '_random') for what in ('mean','std','runs')))
 
 def card_of(line:dict, # of a grid
             path, # of its coreset
@@ -33,8 +38,9 @@ def card_of(line:dict, # of a grid
     "What to know of a coreset, from its line and its file"
     S = Coreset.load(path)
     name = line['data'].split()[0]
-    return dict(name=name, ipc=line['ipc'], images=list(S.x.shape), classes=list(S.classes), sha256=digest(path),
-                made={k:line[k] for k in ('method','seed','fold','held_out','step','config')} | dict(experts=S.meta.get('experts'), by=S.meta['made'], line=line['key']),
+    return dict(name=name, ipc=line['ipc'], images=list(S.x.shape), classes=list(S.classes), sha256=file_digest(path),
+                made={k:line[k] for k in ('method','seed','fold','held_out','step','config')}
+                | dict(experts=S.meta.get('experts'), by=S.meta['made'], line=line['key']),
                 figures={k:line[k] for k in FIGURES}, data=dict(name=line['data'], checksum=line['checksum'], recipe=S.meta['recipe']),
                 statement=f'{STATEMENTS[name]} {OURS}')
 
@@ -48,31 +54,41 @@ for epoch in range({epochs}):
 
 def described(card:dict) -> str:
     "A card, for people"
-    f, made, p = card['figures'], card['made'], lambda k: f"{100*card['figures']['accuracy_mean'+k]:.1f} ± {100*card['figures']['accuracy_std'+k]:.1f}"
+    f, made, p = (card['figures'], card['made'],
+                  lambda k: f"{100*card['figures']['accuracy_mean'+k]:.1f} ± {100*card['figures']['accuracy_std'+k]:.1f}")
     part = '' if made['fold'] is None else f", fold {made['fold']} of {card['data']['recipe']['folds']} as test part"
-    return '\n'.join([f"{card['name']}, {card['ipc']} a class: {card['images'][0]} images of {'x'.join(map(str, card['images'][1:]))}, {f['labels']} labels, from {card['data']['name']}", '',
-        f"Test accuracy in percent of {f['runs']} students ({f['net']}, protocol {f['protocol']}: {f['epochs']} epochs) on {f['n_test']} images{part}:",
+    return '\n'.join([f"{card['name']}, {card['ipc']} a class: {card['images'][0]} images of {'x'.join(map(str, card['images'][1:]))}, "
+                      f"{f['labels']} labels, from {card['data']['name']}", '',
+        f"Test accuracy in percent of {f['runs']} students ({f['net']}, protocol {f['protocol']}: "
+        f"{f['epochs']} epochs) on {f['n_test']} images{part}:",
         f"  these images {p('')}; as 8-bit images {p('_8bit')}; random real images {p('_random')}", '',
-        f"Made by {made['method']} (seed {made['seed']}), chosen at step {made['step']} and among seeds on held-out images ({100*made['held_out']:.1f}):",
+        f"Made by {made['method']} (seed {made['seed']}), "
+        f"chosen at step {made['step']} and among seeds on held-out images ({100*made['held_out']:.1f}):",
         '  ' + ', '.join(f'{k} {v}' for k,v in made['config'].items() if v not in (None, '', False)),
-        f"  {made['by']['time'][:10]}, bpc_nb {made['by']['bpc_nb']}, torch {made['by']['torch']}, {made['by'].get('gpu', made['by']['cpu'])}; line {made['line']} in results/", '',
-        'With a network of your own, and test images through `coreset.transform`:', *('    '+l for l in FIVE_LINES.format(epochs=f['epochs'], **card).splitlines()), '', card['statement'], f"sha256 {card['sha256']}"])
+        f"  {made['by']['time'][:10]}, bpc_nb {made['by']['bpc_nb']}, torch {made['by']['torch']}, "
+        f"{made['by'].get('gpu', made['by']['cpu'])}; line {made['line']} in results/", '',
+        'With a network of your own, and test images through `coreset.transform`:',
+                      *('    '+l for l in FIVE_LINES.format(epochs=f['epochs'], **card).splitlines()), '', card['statement'],
+                      f"sha256 {card['sha256']}"])
 
 # %% ../nbs/965_zoo.ipynb #4a4f67e4
 HERE = Path(__file__).resolve().parent/'coresets' if '__file__' in globals() else Path('../bpc_nb/coresets')
 
 def best(results=RESULTS) -> dict: # (name, ipc) -> (line, file)
     "The stored coresets that did best on held-out images"
-    out, rank = {}, lambda r: (-[*PROTOCOLS].index(r['protocol']), r['held_out']) # accuracies of different students are not compared: the first protocol counts
+    out, rank = {}, lambda r: (-[*PROTOCOLS].index(r['protocol']),
+                               r['held_out']) # accuracies of different students are not compared: the first protocol counts
     for r in done(results).values():
         at = (r['data'].split()[0], r['ipc']) if 'config' in r else None
-        if at and at[0] in STATEMENTS and (at not in out or rank(r) > rank(out[at][0])) and (path := stored(r, results)): out[at] = r, path
+        if at and at[0] in STATEMENTS and (at not in out or rank(r) > rank(out[at][0])) and (path := coreset_file(r, results)):
+            out[at] = r, path
     return out
 
 def update(results=RESULTS, folder=HERE) -> list: # names of files
     "Copy the best coresets of `results/` into the package and write their cards"
     chosen = best(results)
-    if not chosen: raise FileNotFoundError(f"results: {results} holds no coreset; the ready-made ones are taken from a checkout of the book")
+    if not chosen:
+        raise FileNotFoundError(f"results: {results} holds no coreset; the ready-made ones are taken from a checkout of the book")
     for (name, ipc),(line, path) in chosen.items():
         at, card = Path(folder)/f'{name}-{ipc}.safetensors', json.dumps(card_of(line, path), indent=1) + '\n'
         write_atomic(at, lambda tmp: shutil.copyfile(path, tmp))
@@ -97,7 +113,8 @@ def load_coreset(name:str='digits', # of the data it was learned from
     "A coreset that comes with the package"
     about, path = card(name, ipc, folder), Path(folder)/f'{name}-{ipc}.safetensors'
     S = Coreset.load(path)
-    if digest(path)!=about['sha256']: raise ValueError(f"name: {path} is not the file that its card describes (its checksum differs); install the package again")
+    if file_digest(path)!=about['sha256']:
+        raise ValueError(f"name: {path} is not the file that its card describes (its checksum differs); install the package again")
     return S._replace(meta=S.meta | dict(card=about))
 
 # %% ../nbs/965_zoo.ipynb #32bf04c6

@@ -17,7 +17,7 @@ from bpc_nb.evaluate import PROTOCOLS
 from bpc_nb.experts import experts as make_experts
 from bpc_nb.methods import cd
 from bpc_nb.plan import plan
-from bpc_nb.predictive import PROTOCOLS as POSTERIORS
+from bpc_nb.predictive import POSTERIORS
 from bpc_nb.zoo import load_coreset
 from conftest import NET, TINY
 

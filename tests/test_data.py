@@ -11,7 +11,7 @@ from torch import Generator, tensor
 
 from bpc_nb import images
 from bpc_nb.core import Coreset
-from bpc_nb.data import load, match, summary
+from bpc_nb.data import load, match, overview
 
 gen = lambda seed=0: Generator().manual_seed(seed)
 home_cache = os.environ.get('BPC_CACHE')
@@ -482,7 +482,7 @@ def test_match_and_summary(tmp_path):
         sentence(e, 'coreset: its ')
     soft = s._replace(classes=(), y=torch.eye(10))
     assert match(white, soft) is white
-    out = summary(white)
+    out = overview(white)
     assert json.loads(json.dumps(out)) == out
     assert out['zca'] and out['images'] == dict(train=1294, held=143, test=360) and out['range'] == [0,1] and len(out['checksum']) == 64
 
@@ -498,7 +498,7 @@ def kept(monkeypatch): # real sets are decoded once per machine, not once per te
 def test_mnist(data_root, kept):
     d = load('mnist', held_out=0)
     assert (d.shape, len(d.train.y), len(d.test.y)) == ((1,28,28), 60_000, 10_000)
-    assert summary(d)['mean'] == [.1307] and summary(d)['std'] == [.3081]
+    assert overview(d)['mean'] == [.1307] and overview(d)['std'] == [.3081]
     assert d.counts == (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
 

@@ -14,7 +14,7 @@ from bpc_nb.data import load
 from bpc_nb.evaluate import PROTOCOLS, evaluate, evaluators, predict, students
 from bpc_nb.metrics import METRICS, Diverged, accuracy, nll
 from bpc_nb.networks import network
-from bpc_nb.predictive import PROTOCOLS as POSTERIORS, predictive
+from bpc_nb.predictive import POSTERIORS, predictive
 
 MLP = 'mlp:width=12'
 WEIGHTS = torch.arange(100.)%3 # counts, a third of them 0

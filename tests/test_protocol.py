@@ -14,7 +14,7 @@ from bpc_nb.experts import open_buffer
 from bpc_nb.grid import bare, cells, key, lines
 from bpc_nb.learn import Leaf, Method, by_loss, learner, task_of
 from bpc_nb.networks import network
-from bpc_nb.search import known, rekey, renamed
+from bpc_nb.search import known, rekey, renamed_line
 
 OLD, RESULTS = Path(__file__).parent/'v01', Path(__file__).parents[1]/'results'
 TINY = dict(net='mlp:width=4', experts=dict(n=2, epochs=3), select_runs=1, progress=False, device='cpu')

@@ -11,9 +11,9 @@ from torch import Generator
 from torch.func import jacrev
 
 import bpc_nb.samplers.hmc as H
-from bpc_nb.core import Coreset, run
+from bpc_nb.core import Coreset, iterate
 from bpc_nb.samplers.chains import sample, to_arviz
-from bpc_nb.samplers.hmc import State, adapt, field, hmc, leapfrog
+from bpc_nb.samplers.hmc import HMCState, adapt, field, hmc, leapfrog
 from bpc_nb.samplers.langevin import langevin as plain_langevin
 from bpc_nb.samplers.sghmc import sghmc
 from bpc_nb.toy import Gaussian, kl, linear_energy, mean_energy, posterior, regression
@@ -31,7 +31,7 @@ def langevin(energy, alpha, temperature=1.): # chains are rows where the energy 
 
 def last(alg, theta, n, seed=0):
     "Where chains are after `n` steps"
-    for s in run(alg, alg.init(theta), n, seeded(seed)): pass
+    for s in iterate(alg, alg.init(theta), n, seeded(seed)): pass
     return s if isinstance(s, torch.Tensor) else s.theta
 
 
@@ -194,7 +194,7 @@ def long_run(sampler):
     def one(z, temperature):
         alg = sampler(E, temperature)
         if isinstance(alg.init(z[:,:1]), torch.Tensor): return torch.cat([alg.step(z[:,:1], seeded(0)), 0*z[:,1:]], 1)
-        s = alg.step(State(field(E)(z[:,:1]), None, z[:,1:]), seeded(0))
+        s = alg.step(HMCState(field(E)(z[:,:1]), None, z[:,1:]), seeded(0))
         return torch.cat([s.theta, s.r], 1)
     F, g = one(unit, 0.).T, one(0*unit[:1], 1.)/normal(0, 1, 1)
     V = g.T@g

@@ -35,8 +35,8 @@ def trace(tmp_path): return [json.loads(l) for l in (tmp_path/'results'/'search.
 
 
 def test_from_a_file_to_a_recipe_without_the_test_set(bpc, file, tmp_path, monkeypatch):
-    ready = search.ready
-    monkeypatch.setattr(search, 'ready', lambda *a: ready(*a)._replace(test=None))
+    ready = search.ready_data
+    monkeypatch.setattr(search, 'ready_data', lambda *a: ready(*a)._replace(test=None))
     path = file(SPACE)
     code, out, err = bpc('search', path, '--device', 'cpu')
     assert code == 0 and [r['steps'] for r in trace(tmp_path)] == [5, 5, 10]

@@ -93,7 +93,8 @@ def test_what_is_wrong_on_a_page_is_said_with_its_cell(monkeypatch, tmp_path):
 
 def test_parts_hold_every_chapter():
     stems = [p.stem for p in (ROOT/'nbs').glob('[0-9]*.ipynb')]
-    assert [s for c in build.parts(stems).values() for s in c] == sorted(stems)
+    parts = build.parts(stems).values()
+    assert sorted(s for c in parts for s in c) == sorted(stems) and all(c == sorted(c) for c in parts)
     assert (ROOT/'nbs'/'sidebar.yml').read_text() == build.sidebar(stems), "the sidebar is not that of the chapters: run make export"
     assert yaml.safe_load((ROOT/'nbs'/'_quarto.yml').read_text())['metadata-files'] == ['nbdev.yml', 'sidebar.yml']
 

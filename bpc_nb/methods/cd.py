@@ -45,9 +45,11 @@ def positive_only(task:Task, # energy and experts
 
 # %% ../../nbs/420_cd.ipynb #db1b6a57
 RECIPES = { # chosen on held-out images
-    ('vectors', None): dict(steps=200, every=50, lr=.1, alpha=.1, T=5, k_max=5, experts=dict(lr=.1, batch=16)), # any table: few rows, so small batches
+    ('vectors', None): dict(steps=200, every=50, lr=.1, alpha=.1, T=5, k_max=5,
+                            experts=dict(lr=.1, batch=16)), # any table: few rows, so small batches
     ('digits', None): dict(net='convnet:width=64,depth=2', # 8x8 images leave room for two blocks
-                           L=10, alpha=.08,                # half the steps of the default at twice the size: the same length in half the time
+                           L=10,
+                           alpha=.08,                # half the steps of the default at twice the size: the same length in half the time
                            experts=dict(n=10)),
     ('digits', 1): dict(steps=600, T=5),
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5),

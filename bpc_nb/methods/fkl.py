@@ -51,7 +51,8 @@ def fkl(task:Task, # energy and experts
 
 # %% ../../nbs/430_fkl.ipynb #e6b8d910
 TABLE2 = { # ipc -> start epochs, L, alpha, as the table has them for all three divergences
-    1: dict(steps=5000, k_max=3, L=50, alpha=.02), 10: dict(steps=5000, k_max=21, L=30, alpha=.06), 20: dict(steps=5000, k_max=31, L=30, alpha=.06)}
+    1: dict(steps=5000, k_max=3, L=50, alpha=.02), 10: dict(steps=5000, k_max=21, L=30, alpha=.06),
+    20: dict(steps=5000, k_max=31, L=30, alpha=.06)}
 RECIPES = {
     ('digits', None): dict(net='convnet:width=64,depth=2', L=10, alpha=.08, experts=dict(n=10)), # as `cd`
     ('digits', 1): dict(steps=600, T=5),

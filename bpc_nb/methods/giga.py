@@ -42,7 +42,8 @@ def giga(L:Tensor, # vectors (N,S)
         ) -> Tensor: # weights (N,), most of them 0
     "Greedy iterative geodesic ascent (Campbell and Broderick 2018, Algorithm 2)"
     total, size = L.sum(0), L.norm(dim=1)
-    if steps < 1 or not size.min() > 0: raise ValueError(f"steps, L: found {steps} steps and {int((size==0).sum())} vectors of length 0; expected 1 or more, and points whose likelihood depends on theta")
+    if steps < 1 or not size.min() > 0: raise ValueError(f"steps, L: found {steps} steps and {int((size==0).sum())} vectors of length 0; "
+                                                         "expected 1 or more, and points whose likelihood depends on theta")
     target, unit = total/total.norm(), L/size[:,None]
     n = (unit@target).argmax()
     w, here = torch.zeros_like(size), unit[n]

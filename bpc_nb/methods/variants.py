@@ -31,7 +31,8 @@ def cd_both(task:Task, # energy and experts
     "Contrastive divergence whose chains begin at the data's samples, too"
     def loss(S:Coreset, gen:Generator):
         theta_k, pos = (t.to(S.x.device) for t in task.experts.draw(gen, T, (0, k_max)))
-        negs = [follow(task.energy, t, S, L, alpha, temperature, gen=gen) for t in dict(start=[theta_k], end=[pos], both=[theta_k, pos])[begin]]
+        negs = [follow(task.energy, t, S, L, alpha, temperature, gen=gen)
+                for t in dict(start=[theta_k], end=[pos], both=[theta_k, pos])[begin]]
         return contrast(task.energy, pos, torch.stack(negs), S)
     return loss
 
@@ -114,6 +115,9 @@ def cd_nets(task:Task, # energy, network, data and experts
 def fewer(n:int, **o): return CD['digits', n] | o # moves in an outer step make fewer steps
 
 METHODS = {
-    'cd-both': Method(cd_both, CD), 'cd-labels': Method(cd_labels, CD, without=('labels','lr_labels')), 'cd-matched': Method(cd_matched, CD, without=SECOND),
-    'cd-layers': Method(cd_layers, CD), 'cd-nets': Method(cd_nets, CD), 'cd-late': Method(cd_late, CD | {('digits', 1): fewer(1, after=300)}),
-    'cd-persistent': Method(cd_persistent, CD | {('digits', 1): fewer(1, steps=120, every=20), ('digits', 10): fewer(10, steps=80, every=20)})}
+    'cd-both': Method(cd_both, CD), 'cd-labels': Method(cd_labels, CD, without=('labels','lr_labels')),
+    'cd-matched': Method(cd_matched, CD, without=SECOND),
+    'cd-layers': Method(cd_layers, CD), 'cd-nets': Method(cd_nets, CD),
+    'cd-late': Method(cd_late, CD | {('digits', 1): fewer(1, after=300)}),
+    'cd-persistent': Method(cd_persistent,
+                            CD | {('digits', 1): fewer(1, steps=120, every=20), ('digits', 10): fewer(10, steps=80, every=20)})}

@@ -98,7 +98,9 @@ def wasserstein(task:Task, # energy and experts
     "Squared Wasserstein distance of the student's end and the expert's (Eq. 15; MTT)"
     frozen, forget = choose(gradient, GRADIENTS, 'gradient')
     choose(covariance, ('shared','diagonal'), 'covariance')
-    if L < 1 or alpha <= 0 or alpha_lr < 0 or stride < 1: raise ValueError(f"L, alpha, alpha_lr, stride: found {L}, {alpha}, {alpha_lr} and {stride}; expected 1 or more steps, of a size above 0, a rate of 0 or more, and a stride of 1 or more")
+    if L < 1 or alpha <= 0 or alpha_lr < 0 or stride < 1:
+        raise ValueError(f"L, alpha, alpha_lr, stride: found {L}, {alpha}, {alpha_lr} and {stride}; "
+                         "expected 1 or more steps, of a size above 0, a rate of 0 or more, and a stride of 1 or more")
     if stride > 1 and covariance=='diagonal': raise ValueError(f"stride: found {stride}; diagonal covariances need every theta, stride=1")
     aug = augmentation(augment)
     def loss(S:Coreset, gen:Generator, log_alpha=torch.tensor(log(alpha), dtype=torch.float64)):
@@ -108,7 +110,8 @@ def wasserstein(task:Task, # energy and experts
         steps = [descent(task.energy, S, see(seed), frozen) for seed in seeds]
         return endpoints(theta_k, pos, path(steps, theta_k, S.x, log_alpha, stride if forget else 0), covariance)
     if not alpha_lr: return loss
-    return by_loss(lambda S, gen, log_alpha: loss(S, gen, log_alpha[0]), log_alpha=Leaf(lambda S: torch.tensor([log(alpha)]).to(S.x), None, each=False, lr=alpha_lr))
+    return by_loss(lambda S, gen, log_alpha: loss(S, gen, log_alpha[0]),
+                   log_alpha=Leaf(lambda S: torch.tensor([log(alpha)]).to(S.x), None, each=False, lr=alpha_lr))
 
 # %% ../../nbs/450_wasserstein.ipynb #0cca71f0
 RECIPES = {

@@ -11,7 +11,7 @@ from typing import Callable
 import torch
 from torch import Generator, Tensor
 
-from ..core import Algorithm, Coreset, run
+from ..core import Algorithm, Coreset, iterate
 
 # %% ../../nbs/220_langevin.ipynb #0de32a29
 def langevin(
@@ -20,7 +20,8 @@ def langevin(
     temperature:float=1., # of the noise; 1 is Eq. 12, 0 is gradient descent
 ) -> Algorithm: # over `theta`, of any shape
     "Unadjusted Langevin dynamics (Eq. 12)"
-    if not (alpha>0 and temperature>=0): raise ValueError(f"alpha, temperature: found {alpha} and {temperature}; expected alpha > 0 and temperature >= 0")
+    if not (alpha>0 and temperature>=0):
+        raise ValueError(f"alpha, temperature: found {alpha} and {temperature}; expected alpha > 0 and temperature >= 0")
     def step(theta:Tensor, gen:Generator):
         theta = theta.detach().requires_grad_()
         with torch.enable_grad(): slope, = torch.autograd.grad(energy(theta), theta)
@@ -39,5 +40,5 @@ def follow(E:Callable, # `(theta, coreset) -> scalar`
           ): # as theta
     "Where a network ends that follows the coreset (Eq. 12); no graph is kept"
     x, y = S.x.detach(), None if S.y is None else S.y.detach()
-    for theta in run(langevin(lambda theta: E(theta, S._replace(x=aug(x, gen), y=y)), alpha, temperature), theta, L, gen): pass
+    for theta in iterate(langevin(lambda theta: E(theta, S._replace(x=aug(x, gen), y=y)), alpha, temperature), theta, L, gen): pass
     return theta

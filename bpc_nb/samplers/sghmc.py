@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..core import Algorithm
-from .hmc import Point, State, arrive, field, normal, start
+from .hmc import Point, HMCState, arrive, field, normal, start
 
 # %% ../../nbs/240_sghmc.ipynb #c55cbef7
 def roll(
@@ -35,13 +35,15 @@ def sghmc(
     steps:int=1, # between two states that are returned
     each:tuple=(), # further arguments of the energy, with a leading R: one for each chain
     chunk:int|None=None, # chains in one pass; None: all
-) -> Algorithm: # over `State`; starts from `theta (R,P)`, a row for each chain
+) -> Algorithm: # over `HMCState`; starts from `theta (R,P)`, a row for each chain
     "Stochastic gradient Hamiltonian Monte Carlo; with an energy that augments its images, A-SGHMC"
-    if not (eps>0 and 0<friction<=1 and temperature>=0 and steps>0): raise ValueError(f"eps, friction, temperature, steps: found {eps}, {friction}, {temperature} and {steps}; expected eps > 0, friction above 0 and at most 1, temperature >= 0, steps > 0")
+    if not (eps>0 and 0<friction<=1 and temperature>=0 and steps>0):
+        raise ValueError(f"eps, friction, temperature, steps: found {eps}, {friction}, {temperature} and {steps}; "
+                         "expected eps > 0, friction above 0 and at most 1, temperature >= 0, steps > 0")
     at = field(energy, *each, chunk=chunk)
     def init(theta): return start(at, theta)._replace(r=torch.zeros_like(theta))
     @torch.no_grad()
-    def step(state:State, gen:Generator):
+    def step(state:HMCState, gen:Generator):
         point, r = state.point, state.r
         for _ in range(steps): point, r = roll(at, point, r, eps, friction, temperature, gen)
         ok = point.energy.isfinite() & point.slope.isfinite().all(-1)
