@@ -373,7 +373,7 @@ def bpc_search(file, # search file (TOML): a grid file; lists of steps are rungs
     if json: return dict(finished=bool(rows), best=rows[0]['cell'] if rows else None, rows=rows)
     if not rows: return 'not finished: give the same command again'
     head = f"held-out accuracy {100*rows[0]['held_out']:.1f} %, the best that was found; to measure it, put this into a grid file:"
-    return f"{head}\n\n{as_table(rows[0]).rstrip()}"
+    return f"{head}\n\n{as_grid_table(rows[0]).rstrip()}"
 
 # %% ../nbs/970_cli.ipynb #ab0fdab3
 def bpc_rekey(results:str='results', # folder of lines and coresets

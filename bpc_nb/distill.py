@@ -114,7 +114,8 @@ def start_of(data:Data, ipc:int, config:dict, task:Task, l:Learner, seed:int=0, 
     S, first = S._replace(x=S.x.to(device), y=S.y.to(device), meta=S.meta | meta), registry().get(config.get('start'))
     for b in (first and learner(first, task, defaults(first)), l):
         if b and b.begin: S = b.begin(S, stream(seed, 'choice'))
-    if S.targets and l.loss: raise ValueError(f"start: {config['start']} makes targets of a regression, which other methods cannot start from; take real, mix, noise or a method that chooses")
+    if S.targets and l.loss: raise ValueError(f"start: {config['start']} makes targets of a regression, "
+                                              "which other methods cannot start from; take real, mix, noise or a method that chooses")
     return stored(S, decode)
 
 # %% ../nbs/410_distill.ipynb #755f4a8b

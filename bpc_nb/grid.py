@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['DEFAULT', 'CELL', 'MARKS', 'MEANING', 'SMALL', 'RESULTS', 'own', 'check_cell', 'read_tables', 'line_of',
-           'combinations', 'cells', 'bare', 'named', 'numbers', 'cell_options', 'key', 'same', 'lines', 'done', 'held',
-           'add', 'file_digest', 'keep', 'coreset_file', 'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready_data',
-           'clock', 'run_cell', 'transfers', 'transfer', 'whole_data', 'sampled', 'posteriors', 'tests', 'unfinished',
-           'finish', 'each', 'prepare', 'picked', 'grid', 'waiting', 'found']
+           'combinations', 'cells', 'bare', 'named', 'numbers', 'cell_options', 'key', 'same_options', 'lines', 'done',
+           'held', 'add', 'file_digest', 'keep', 'coreset_file', 'TimeUp', 'until', 'twins', 'kin', 'cell_data',
+           'ready_data', 'clock', 'run_cell', 'transfers', 'transfer', 'whole_data', 'sampled', 'posteriors', 'tests',
+           'unfinished', 'finish', 'each', 'prepare', 'picked', 'grid', 'waiting', 'found']
 
 # %% ../nbs/950_grid.ipynb #617b8437
 import hashlib, itertools, json, os, re, signal, tempfile, time, tomllib, warnings
@@ -126,11 +126,11 @@ def cell_options(cell:dict, # as `cells` gives it
 
 def key(cell:dict) -> str: # as `cells` gives it
     "The name of a cell: a new option that changes nothing changes no name"
-    return named(asked(cell))
+    return named(cell_options(cell))
 
-def same(method:str, a:dict, b:dict) -> bool: # a, b: configurations
+def same_options(method:str, a:dict, b:dict) -> bool: # a, b: configurations
     "Whether two configurations of a method ask for the same, whatever options there were when each was written"
-    of = lambda config: asked(CELL | dict(method=method, config=config))['config']
+    of = lambda config: cell_options(CELL | dict(method=method, config=config))['config']
     return of(a)==of(b)
 
 # %% ../nbs/950_grid.ipynb #19b186dc

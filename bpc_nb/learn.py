@@ -7,7 +7,7 @@ __all__ = ['ENERGY', 'IMAGES', 'STARTS', 'OPTIMISERS', 'Task', 'task_of', 'Leaf'
            'Learner', 'by_loss', 'learner_of', 'begun_by', 'staged', 'Method', 'without', 'kinds', 'learner',
            'start_real', 'start_mix', 'start_noise', 'starts', 'sgd_step', 'adam_step', 'State', 'begun', 'shown',
            'candidate', 'streams_of', 'one_each', 'slope', 'moved', 'outer_step', 'spread', 'sound', 'looked', 'slower',
-           'gathered', 'outer']
+           'gathered', 'first_state', 'outer']
 
 # %% ../nbs/400_learn.ipynb #554fb027
 import warnings
@@ -107,12 +107,14 @@ def staged(first, then, # losses or learners
     a, b = learner_of(first), learner_of(then)
     if a.leaves.keys()!=b.leaves.keys():
         raise ValueError(f"staged: the first moves {', '.join(a.leaves)}, the second {', '.join(b.leaves)}; both must move the same")
-    if any(l.begin for l in (a, b)): raise ValueError("staged: a method that begins with a choice of its own cannot be a stage; choose with start=")
+    if any(l.begin for l in (a, b)):
+        raise ValueError("staged: a method that begins with a choice of its own cannot be a stage; choose with start=")
     def loss(S, gen, carry, **own):
         n, *kept = carry
         i = int(n >= after)
         value, new = (a, b)[i].loss(S, gen, kept[i], **own)
-        if new is not None and not (a, b)[i].carry: raise ValueError("staged: a step of one is an episode, and a stage is one move a step; take a loss or a pool")
+        if new is not None and not (a, b)[i].carry:
+            raise ValueError("staged: a step of one is an episode, and a stage is one move a step; take a loss or a pool")
         kept[i] = new
         return value, (n+1, *kept)
     return Learner(loss, a.leaves, lambda S, gen: (0, *(l.carry(S, gen) if l.carry else None for l in (a, b))))
@@ -146,7 +148,8 @@ def learner(m:Method, task:Task, config:dict) -> Learner: # config: as `configur
     made = m.make(task, **{k:config[k] for k in options_of(m.make) if k in config})
     if not m.steps: return begun_by(made)
     l = learner_of(made)
-    if config.get('pixels')=='8bit' and 'x' not in l.leaves: raise ValueError("pixels: this method learns no images, so there is nothing to round; take pixels='free'")
+    if config.get('pixels')=='8bit' and 'x' not in l.leaves:
+        raise ValueError("pixels: this method learns no images, so there is nothing to round; take pixels='free'")
     if config.get('pixels')=='8bit': l = l._replace(leaves=l.leaves | dict(x=seen_in_8_bit(l.leaves['x'])))
     if config.get('labels')=='soft': l = l._replace(leaves=l.leaves | dict(y=soft_labels(task.data.K, config['lr_labels'])))
     return l
@@ -247,7 +250,7 @@ def moved(l:Learner, s:State, g:dict, # gradients by name
     leaves, moments, mean = {}, {}, {}
     for k,leaf in l.leaves.items():
         slope = len(s.leaves[k])*g[k] if leaf.each else g[k]
-        of = (OPTIMISERS[optimiser], lr*s.slow, momentum) if leaf.lr is None else (sgd_step, leaf.lr*s.slow, 0.)
+        of = (choose(optimiser, OPTIMISERS, 'optimiser'), lr*s.slow, momentum) if leaf.lr is None else (sgd_step, leaf.lr*s.slow, 0.)
         t, moments[k] = of[0](s.leaves[k], s.moments[k], slope, of[1], s.step, of[2])
         leaves[k] = leaf.bound(t)
         mean[k] = average*s.mean[k] + (1-average)*leaves[k]
@@ -296,6 +299,13 @@ def gathered(s:State) -> State:
     "The state with the carries of all ranks"
     return s._replace(carry=dealt(lambda some: [s.carry[i] for i in some], range(len(s.carry)))) if s.carry else s
 
+def first_state(l:Learner, S:Coreset, judge:Callable, seed:int, streams:int) -> State: # as in `outer`
+    "The state that a run begins with; its start is a candidate, too"
+    one_each(streams)
+    s = begun(S, l, [stream(seed, 'carry', i, device=S.x.device) for i in range(streams)])
+    return s._replace(score=judge(shown(l, S, s.best))['accuracy_mean'])
+
+# %% ../nbs/400_learn.ipynb #8a0002c8
 def outer(l, # a `Learner`, or a loss
           coreset:Coreset, # where to start
           judge:Callable, # `(coreset) -> dict` with 'accuracy_mean', on held-out data
@@ -308,27 +318,21 @@ def outer(l, # a `Learner`, or a loss
           seed:int=0, # of the draws
           streams:int=1, # draws whose losses are averaged, dealt to the ranks
           state:State=None, # to continue from
-          record:Callable=None, # `(state, row)`, after every look
-          progress:bool=True):
+          record:Callable=None, progress:bool=True): # record: `(state, row)`, after every look
     "The outer loop of every method: the last state"
-    one_each(streams)
-    choose(optimiser, OPTIMISERS, 'optimiser')
-    l, device, values = learner_of(l), coreset.x.device, []
-    s = good = state or begun(coreset, l, [stream(seed, 'carry', i, device=device) for i in range(streams)])
+    l, values = learner_of(l), []
+    s = good = state or first_state(l, coreset, judge, seed, streams)
     with progress_bar(steps, 'distill', 'step', s.step, progress) as bar:
-        if not state: s = good = s._replace(score=judge(shown(l, coreset, s.best))['accuracy_mean']) # the start is a candidate, too
-        held = s.score
         while s.step < steps:
-            new, value = outer_step(s, coreset, l, streams_of(seed, s.step, streams, device), lr, momentum, optimiser,
-                                    average if s.step else 0.)
+            gens, memory = streams_of(seed, s.step, streams, coreset.x.device), average if s.step else 0.
+            new, value = outer_step(s, coreset, l, gens, lr, momentum, optimiser, memory)
             if not sound(new, value):
                 s, values = (good := slower(good, s.step, lr)), []
                 bar.n = bar.last_print_n = s.step; continue
             s, values = new, values + [value]
-            bar.set_postfix(dict(loss=f'{value:.3g}', held_out=f'{held:.3f}'), refresh=False)
-            bar.update(1)
+            bar.set_postfix(dict(loss=f'{value:.3g}', held_out=f'{good.score:.3f}'), refresh=False); bar.update(1)
             if s.step%every==0 or s.step==steps:
-                good, row = looked(l, coreset, s, average, judge, values)
-                s, held, values = good, row['accuracy_mean'], []
+                (s, row), values = looked(l, coreset, s, average, judge, values), []
+                good = s
                 if record: record(gathered(s), row)
     return s
