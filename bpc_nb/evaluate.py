@@ -41,6 +41,8 @@ def in_order(E:Callable, theta, # (R,P), fresh networks
              steps:Tensor, # step sizes (E,B): E epochs of B batches
              at_once:bool, tick:Callable=None) -> Tensor: # as in `students`
     "Students that take a coreset's own steps: plain descent, batch by batch, in order"
+    if not 1 <= steps.shape[1] <= len(tensors[0]) or len(tensors[0].chunk(steps.shape[1]))!=steps.shape[1]:
+        raise ValueError(f"steps: {steps.shape[1]} steps an epoch cannot be dealt to {len(tensors[0])} examples in equal parts")
     for rates in steps.tolist():
         for batch,lr in zip(zip(*(t.chunk(len(rates)) for t in tensors)), rates):
             rows = [t.expand(len(theta), *t.shape) for t in batch]
@@ -102,7 +104,8 @@ def by_students(S:Coreset, # what students see, from `examples_of`
     passes = o['epochs'] if S.steps is None else len(S.steps)
     thetas = students(S, net, runs, seed=seed, tick=tick and partial(tick, of=passes), **o)
     x, y = (t.to(S.x.device) for t in getattr(data, part))
-    return [summary(predict(net, t, x, net.stats(t, S.x)), y) | dict(protocol=protocol, epochs=passes) for t in thetas]
+    said = dict(protocol=protocol if S.steps is None else 'own steps', epochs=passes)
+    return [summary(predict(net, t, x, net.stats(t, S.x)), y) | said for t in thetas]
 
 # %% ../nbs/310_evaluate.ipynb #cdd43a1c
 def evaluators() -> dict: # name -> evaluator

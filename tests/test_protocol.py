@@ -158,3 +158,24 @@ def test_a_new_neutral_option_changes_no_name(monkeypatch):
 
 def test_every_line_in_the_book_has_todays_name():
     assert all(renamed(r).get('key')==r.get('key') for p in sorted(RESULTS.glob('*.jsonl')) for r in lines(p) if known(r))
+
+
+# --- controls and refusals -----------------------------------------------------------------------------------------------------
+def test_a_control_is_shared_only_at_the_same_storage():
+    from bpc_nb.grid import twins
+    a, b = (dict(c, config=dict(c['config'], decode=d)) for c in [cells(RESULTS/'digits.toml')[0]] for d in ('identity', 'factor2'))
+    assert twins(a, dict(a, config=dict(a['config'], lr=9.))) and not twins(a, b)
+
+
+@pytest.mark.parametrize('option, said', [(dict(decode='factor2'), "decode: found 'factor2', which is for images"), (dict(pixels='8bit'), "pixels: found '8bit', which is for images")])
+def test_what_only_images_have_is_refused_for_tables_before_anything_runs(option, said, data):
+    from bpc_nb.distill import of_space
+    rows = data._replace(train=data.train._replace(x=data.train.x.flatten(1)), name='a table')
+    with pytest.raises(ValueError, match=said): of_space('cd', rows, option)
+    assert of_space('cd', rows, dict(decode='identity'))['net']=='mlp' and of_space('cd', data, option)==option
+
+
+def test_steps_that_cannot_be_dealt_are_refused():
+    from bpc_nb.evaluate import students
+    S = Coreset(torch.zeros(10, 1, 2, 2), torch.arange(10)%3, steps=torch.ones(1, 6))
+    with pytest.raises(ValueError, match='6 steps an epoch cannot be dealt to 10 examples'): students(S, network('mlp:width=2', (1, 2, 2), 3), 1)
