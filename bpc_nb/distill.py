@@ -73,7 +73,8 @@ def of_space(method:str, data:Data, options:dict) -> dict:
     space, given = space_of(data.shape), {k:v for k,v in options.items() if v is not None}
     if space.name=='images': return options
     for k,plain in dict(decode='identity', pixels='free').items():
-        if given.get(k, plain)!=plain: raise ValueError(f"{k}: found {given[k]!r}, which is for images, and {data.name} has {space.item}s; take {k}={plain!r}")
+        if given.get(k, plain)!=plain:
+            raise ValueError(f"{k}: found {given[k]!r}, which is for images, and {data.name} has {space.item}s; take {k}={plain!r}")
     return dict(net=default_net(data.shape)) | choose(method, registry(), 'method').recipes.get((space.name, None), {}) | given
 
 def usual(data:str, option:str): # data: name of the data set

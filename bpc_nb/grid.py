@@ -212,7 +212,9 @@ def until(end:float, # in seconds of `time.monotonic`; infinite: no end
 # %% ../nbs/950_grid.ipynb #720a7d5b
 def twins(a:dict, b:dict) -> bool:
     "Do two cells have the same random control?"
-    same = lambda c: [c[k] for k in ('ipc','seed','fold','zca','size','protocol','runs')] + [c['data'].split()[0], c['config']['net'], c['config'].get('decode', 'identity')]
+    fields = 'ipc', 'seed', 'fold', 'zca', 'size', 'protocol', 'runs'
+    own = lambda c: [c['data'].split()[0], c['config']['net'], c['config'].get('decode', 'identity')]
+    same = lambda c: [c[k] for k in fields] + own(c)
     return same(a)==same(b)
 
 def kin(cell:dict) -> str:
