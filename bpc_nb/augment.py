@@ -116,9 +116,8 @@ def differentiable(f:Callable, shape) -> bool: # `(x, u) -> x`, (C,H,W)
 def siamese(strategy:str, shape, # (C,H,W): grey images are not flipped
            ) -> Callable: # `(x, gen, siamese=True) -> x`
     "A strategy that gradients pass"
-    words = [w for w in strategy.split('_') if w and not (w=='flip' and shape[0]==1)]
-    aug = augment('_'.join(words))
-    for w in words:
+    aug = augment(strategy := suited(strategy, shape))
+    for w in filter(None, strategy.split('_')):
         if not all(differentiable(f, shape) for f in AUGMENTATIONS[w]):
             raise ValueError(f"augment: no gradient comes back through {w!r}, so the images cannot learn by it; "
                              f"leave it out of {strategy!r}")

@@ -164,9 +164,9 @@ def counted(runs:int, # of this process, over all stages
             desc:str, show:bool):
     "A bar that appears with the first `tick(n, of)`; None where none is shown"
     bars = []
-    def tick(n, of):
-        if not bars: bars.append(bar(runs*of, desc, 'epoch'))
-        bars[0].update(n)
+    def tick(n, of, **shown):
+        if not bars and n: bars.append(bar(runs*of, desc, 'epoch'))
+        if bars: bars[0].set_postfix(shown, refresh=False) if shown else bars[0].update(n)
     try: yield tick if show else None
     finally:
         for b in bars: b.close()
@@ -187,8 +187,7 @@ def evaluate(coreset:Coreset, # what to judge
              part:str='test', # 'test', or 'held' for selection
              control:bool=False, # random real images beside it
              eight_bit:bool=True, # the 8-bit round trip beside it, where there is one
-             evaluator:str='students', # a name in `evaluators()`
-             device='cpu', progress:bool=False,
+             evaluator:str='students', device='cpu', progress:bool=False, # evaluator: a name in `evaluators()`
              **options, # of the evaluator
             ) -> dict: # plain values
     "Metrics of a coreset by an evaluator, over several runs"
@@ -204,6 +203,7 @@ def evaluate(coreset:Coreset, # what to judge
         def control_of(some): return [r for i in some for r in judge(real(i), [0], (part, i))]
         rows = dealt(partial(judge, S), range(runs))
         out = means(rows) | facts(rows)
+        if tick: tick(0, 1, accuracy=f"{out['accuracy_mean']:.3f}")
         if eight_bit: out |= means(rows if same else dealt(partial(judge, eight), range(runs)), '_8bit')
         if control: out |= means(dealt(control_of, range(runs)), '_random')
     return out | dict(evaluator=evaluator, net=net.name, runs=runs, seed=seed, part=part, n_test=len(test.y),

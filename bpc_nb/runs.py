@@ -32,22 +32,25 @@ def save_state(s:State, path):
     t = {k:v.detach().cpu().contiguous().clone() for k,v in t.items()}
     write_atomic(path, lambda tmp: save_file(t, tmp, metadata=dict(state=json.dumps(head))))
 
-def load_state(path, like:State, device='cpu') -> State: # like: the state that the run began with
+def load_state(path, like:State=None, # the state that the run began with; None: as the file says, where nothing is carried
+               device='cpu') -> State:
     "What `save_state` wrote"
     try:
         with safe_open(path, 'pt') as f: t, head = {k:f.get_tensor(k).to(device) for k in f.keys()}, json.loads(f.metadata()['state'])
         if 'x' in t: t, head = renamed(t, head, like)
-        kept, spec = tree_flatten(like.carry)
+        kept, spec = tree_flatten(like.carry if like else [])
         numbers, of = head.pop('carry'), {k:{n.partition('.')[2]:v for n,v in t.items() if n.startswith(k+'.')} for k in TENSORS}
         carry = [t.get(f'carry.{i}', numbers.get(f'carry.{i}')) for i in range(len(kept))]
-        if len(carry)!=len(numbers) + sum(k.startswith('carry.') for k in t) or of['leaves'].keys()!=like.leaves.keys(): raise ValueError
+        whole = len(carry)==len(numbers) + sum(k.startswith('carry.') for k in t)
+        if not whole or like and of['leaves'].keys()!=like.leaves.keys(): raise ValueError
         return State(**of, carry=tree_unflatten(carry, spec), **head)
     except (SafetensorError, KeyError, TypeError, ValueError):
         raise ValueError(f"resume: {path} is not a readable checkpoint of this run; remove it and start again") from None
 
+# %% ../nbs/405_runs.ipynb #05e9b02e
 def renamed(t:dict, head:dict, like:State) -> tuple:
     "A checkpoint of version 0.1, under the names of today"
-    other = [k for k in like.leaves if k!='x']
+    other = [k for k in like.leaves if k!='x'] if like else []
     own = {f'{at}.{k}':t[name] for k in other for at,name in (('leaves','own'), ('mean','own'), ('best','best_own'))}
     still = {f'moments.{k}':torch.stack([0*t['own']]*2) for k in other}
     return ({f'{at}.x':t[name] for at,name in (('leaves','x'), ('moments','moments'), ('mean','mean'), ('best','best'))} | own | still,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bpc_nb import cli, distill, doctor
+from bpc_nb import cli, distill, doctor, learn
 from bpc_nb.cli import main
 from conftest import TINY
 
@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 
 def test_lines_in_a_log(bpc, experts, monkeypatch):
     monkeypatch.setattr(sys, 'stderr', file := io.StringIO())
-    monkeypatch.setattr(distill, 'progress_bar', partial(distill.progress_bar, every=.02))
+    monkeypatch.setattr(learn, 'progress_bar', partial(learn.progress_bar, every=.02))
     assert main(['distill', 'digits', *TINY, '--buffer', str(experts), '--out', 'run']) == 0
     said = file.getvalue().splitlines()
     assert 2 <= len(said) <= 62 and all(f'{part}' in said[-1] for part in ('distill: 60 of 60 steps', 'left, loss=', 'held_out=0.'))

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from bpc_nb import distill
+from bpc_nb import distill, runs
 from bpc_nb.core import Coreset
 from bpc_nb.metrics import Diverged
 from bpc_nb.methods import cd
@@ -154,7 +154,7 @@ def same_run(a, b):
     assert torch.equal(one.x, two.x) and torch.equal(one.y, two.y)
     one, two = ((d/'log.jsonl').read_text() for d in (a, b))
     assert one == two and one.count('\n') == 6
-    one, two = (distill.looks(d/'looks') for d in (a, b))
+    one, two = (runs.looks(d/'looks') for d in (a, b))
     assert [*one] == [*two] == [0, 10, 20, 30, 40, 50, 60] and all(torch.equal(Coreset.load(one[k]).x, Coreset.load(two[k]).x) for k in one)
 
 
@@ -186,9 +186,9 @@ def test_full_disk_leaves_the_last_checkpoint(bpc, refused, whole, experts, tmp_
         if len(calls) == 3: Path(path).write_bytes(b'half'); raise OSError(28, 'No space left on device')
         save_file(tensors, path, **kw)
     with monkeypatch.context() as m:
-        m.setattr(distill, 'save_file', full)
+        m.setattr(runs, 'save_file', full)
         refused(*words, parts=('could not write', 'checkpoint.safetensors', 'No space left on device', 'free some space'))
-    assert distill.load_state(out/'checkpoint.safetensors').step == 20
+    assert runs.load_state(out/'checkpoint.safetensors').step == 20
     assert sorted(p.name for p in out.iterdir()) == ['checkpoint.safetensors', 'config.json', 'log.jsonl', 'looks'] # no half file
     assert bpc(*words, '--resume')[0] == 0
     same_run(out, whole)
@@ -249,7 +249,7 @@ def test_out_of_memory_in_a_run_continues_bit_for_bit(bpc, refused, whole, exper
     with monkeypatch.context() as m:
         m.setattr(cd, 'contrast', fails_at(25, cd.contrast, NO_MEMORY[0]))
         refused(*words, parts='out of memory')
-    assert distill.load_state(out/'checkpoint.safetensors').step == 20
+    assert runs.load_state(out/'checkpoint.safetensors').step == 20
     assert bpc(*words, '--resume')[0] == 0
     same_run(out, whole)
 

@@ -157,7 +157,7 @@ def test_a_new_neutral_option_changes_no_name(monkeypatch):
 
 
 def test_every_line_in_the_book_has_todays_name():
-    assert all(renamed(r).get('key')==r.get('key') for p in sorted(RESULTS.glob('*.jsonl')) for r in lines(p) if known(r))
+    assert all(renamed_line(r).get('key')==r.get('key') for p in sorted(RESULTS.glob('*.jsonl')) for r in lines(p) if known(r))
 
 
 # --- controls and refusals -----------------------------------------------------------------------------------------------------

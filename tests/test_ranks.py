@@ -20,7 +20,7 @@ FORKS = SHORT + """
 import json, os, sys, time
 from pathlib import Path
 import torch
-from bpc_nb import cli, distill, evaluate, ranks
+from bpc_nb import cli, distill, evaluate, learn, ranks, runs
 from bpc_nb.methods import cd
 from bpc_nb.metrics import Diverged
 torch.set_num_threads(1)
@@ -78,7 +78,7 @@ def short(monkeypatch): monkeypatch.setitem(PROTOCOLS['quick'], 'epochs', 12)
 
 
 RUN = [*TINY, '--steps', '40', '--select-runs', '2']
-images = lambda folder: load_file(folder/'checkpoint.safetensors')['x']
+images = lambda folder: load_file(folder/'checkpoint.safetensors')['leaves.x']
 looks = lambda folder: [json.loads(l) for l in (folder/'log.jsonl').read_text().splitlines()]
 close = lambda a, b, tol: (a-b).abs().max().item() < tol
 
@@ -198,7 +198,7 @@ def test_student_that_diverges_on_one_rank(on, experts, tmp_path):
 
 
 def test_disk_that_is_full_for_rank_0(all_refuse, experts, tmp_path):
-    hook = "def full(*a, **kw): raise OSError(28, 'No space left on device')\ndistill.save_file = full"
+    hook = "def full(*a, **kw): raise OSError(28, 'No space left on device')\nruns.save_file = full"
     all_refuse(2, 'distill', 'digits', *RUN, '--buffer', experts, '--out', 'r', before=hook, parts=('No space left on device',))
 
 
