@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LOOP', 'KEPT', 'choices', 'known_to', 'defaults', 'recipe', 'configure', 'of_space', 'usual', 'buffer_for', 'wants',
-           'enough_for', 'task', 'start_of', 'requested', 'judged', 'on_cpu', 'distill', 'run']
+           'enough_for', 'task', 'start_of', 'requested', 'judged', 'on_cpu', 'distill', 'slower_by', 'run']
 
 # %% ../nbs/410_distill.ipynb #8a8f6a3d
 import hashlib, json, tempfile, warnings
@@ -103,11 +103,13 @@ def enough_for(method:str, config:dict, buffer:Buffer|None):
 
 def task(method:str, data:Data, net:Network, config:dict, # config: as `configure` gives it
          buffer=None, # experts; None: made or reused where they are wanted
+         make:Callable=None, # `net -> experts`; None: `buffer_for`
          device='cpu', progress=True) -> Task:
-    "The task of a configuration"
-    of = partial(buffer_for, data, options=config['experts'], device=device, progress=progress)
+    "The task of a configuration; what the method itself refuses is said before its experts are made"
+    of = make or (lambda net: buffer_for(data, net, config['experts'], device, progress))
+    learner(registry()[method], task_of(net, config, data, buffer, lambda net: None), config)
     if buffer is None and 'experts' in wants(method, config): buffer = of(net=net)
-    return task_of(net, config, data, buffer, lambda net: of(net=net))
+    return task_of(net, config, data, buffer, of)
 
 # %% ../nbs/410_distill.ipynb #021a053a
 def start_of(data:Data, ipc:int, config:dict, task:Task, l:Learner, seed:int=0, device='cpu', meta:dict={}) -> Coreset:
@@ -119,6 +121,9 @@ def start_of(data:Data, ipc:int, config:dict, task:Task, l:Learner, seed:int=0, 
         if b and b.begin: S = b.begin(S, stream(seed, 'choice'))
     if S.targets and l.loss: raise ValueError(f"start: {config['start']} makes targets of a regression, "
                                               "which other methods cannot start from; take real, mix, noise or a method that chooses")
+    if S.y.is_floating_point() and l.loss and not S.targets and 'labels' not in config:
+        raise ValueError(f"start: {config['start']} makes soft labels, and this method goes class by class; take real, mix, noise or "
+                         "a method that keeps the labels")
     return stored(S, decode)
 
 # %% ../nbs/410_distill.ipynb #755f4a8b
@@ -161,7 +166,7 @@ def distill(method:str, # a name in `bpc list`
     resume, streams = once(how, out, resume, streams)
     same_on_all(head := requested(method, data, ipc, net, seed, config, buffer, streams))
     resume = once(begin, out, head, resume, defaults(registry()[method]))
-    t = task(method, data, net, config, buffer, device, progress)
+    t = task(method, data, net, config, buffer, None, device, progress)
     if t.experts: same_on_all({f'finished trajectories in {t.experts.folder}': len(t.experts.complete)}) # a folder that all of them see
     l = learner(registry()[method], t, config)
     meta = head | dict(experts=t.experts and {k:v for k,v in t.experts.index.items() if k!='made'}, made=provenance()) | of_table(data.meta)
@@ -173,11 +178,15 @@ KEPT = ("the run in {} is kept up to its last look, and the same command goes on
         "or fewer processes (torchrun --nproc-per-node; the result is the same) need less; "
         "else begin one with a smaller ipc=, a narrower net= or fewer select_runs=")
 
+def slower_by(n:float, l:Learner) -> Learner:
+    "Own rates of what moves by example, divided as that of the images is"
+    return l._replace(leaves={k:leaf._replace(lr=leaf.lr/n) if leaf.lr and leaf.each else leaf for k,leaf in l.leaves.items()})
+
 def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, streams:int, resume:bool, callback=None,
         progress=True) -> Coreset:
     "Learn in a run's folder, from its start or from its checkpoint"
     every = {k:config[k] for k in LOOP if k in config}
-    if config.get('scale')=='sum': every['lr'] /= len(S.examples().x) # a summed energy is that much steeper
+    if config.get('scale')=='sum': l, every['lr'] = slower_by(n := len(S.examples().x), l), every['lr']/n # a sum is that much steeper
     def at(leaves, step, score): return on_cpu(shown(l, S, leaves))._replace(meta=S.meta | dict(step=step, held_out=score))
     def write(s, row):
         keep_look(out/'looks', at(candidate(l, s, every['average']), s.step, row['accuracy_mean']), s.step, every['every'])

@@ -12,7 +12,7 @@ from bpc_nb.data import load
 from bpc_nb.distill import configure, distill, known_to
 from bpc_nb.experts import open_buffer
 from bpc_nb.grid import bare, cells, key, lines
-from bpc_nb.learn import Leaf, Method, by_loss, learner, task_of
+from bpc_nb.learn import Leaf, Method, by_loss, learner, starts, task_of
 from bpc_nb.networks import network
 from bpc_nb.search import known, rekey, renamed_line
 
@@ -179,3 +179,38 @@ def test_steps_that_cannot_be_dealt_are_refused():
     from bpc_nb.evaluate import students
     S = Coreset(torch.zeros(10, 1, 2, 2), torch.arange(10)%3, steps=torch.ones(1, 6))
     with pytest.raises(ValueError, match='6 steps an epoch cannot be dealt to 10 examples'): students(S, network('mlp:width=2', (1, 2, 2), 3), 1)
+
+
+# --- what is refused, and when -------------------------------------------------------------------------------------------------
+def test_what_a_method_refuses_is_said_before_experts_are_made(add, data, monkeypatch):
+    def make(task, strange=False):
+        raise ValueError('strange: never')
+    add(own=Method(make))
+    monkeypatch.setattr(making, 'buffer_for', lambda *a, **k: pytest.fail('experts were made'))
+    with pytest.raises(ValueError, match='strange: never'): distill('own', data, 1, **RUN)
+    with pytest.raises(ValueError, match='diagonal covariances need every theta'):
+        distill('wasserstein', data, 1, **RUN | dict(covariance='diagonal', stride=2))
+
+
+def test_soft_labels_of_a_choice_are_no_start_for_what_goes_class_by_class(add, data, monkeypatch):
+    add(soft=Method(lambda task: lambda S, gen: S._replace(y=torch.full((10, 10), .1)), needs=frozenset(), steps=False))
+    monkeypatch.setattr(making, 'starts', lambda: starts() | dict(soft=lambda data, ipc, gen: data.draw(ipc, gen)))
+    t = task_of(network('mlp:width=4', data.shape, data.K), {}, data)
+    start = lambda **o: making.start_of(data, 1, dict(start='soft') | o, t, by_loss(lambda S, gen: S.x.sum()))
+    assert start(labels='hard').y.is_floating_point() # a method that takes soft labels
+    with pytest.raises(ValueError, match='start: soft makes soft labels, and this method goes class by class'): start()
+
+
+def test_a_leafs_own_rate_follows_the_scale_of_the_energy():
+    l = by_loss(lambda S, gen: S.x.sum(), y=Leaf(lambda S: torch.zeros(4, 2), None, lr=2.),
+                a=Leaf(lambda S: torch.zeros(1), None, each=False, lr=2.))
+    got = making.slower_by(4, l).leaves
+    assert (got['x'].lr, got['y'].lr, got['a'].lr) == (None, .5, 2.)
+
+
+@pytest.mark.parametrize('name', ['cd', 'fkl'])
+def test_a_sum_over_images_moves_all_as_a_mean_does(name, data):
+    "Images and labels of an energy that is M times as steep, at an M-th of the rates; a chain of an M-th of the step"
+    o = RUN | dict(labels='soft', T=1, k_max=1, L=2, average=0., prior=0.)
+    mean, total = (distill(name, data, 1, **o | e) for e in (dict(alpha=.1), dict(scale='sum', alpha=.01)))
+    close(mean.x, total.x, 1e-4); close(mean.y, total.y, 1e-4)

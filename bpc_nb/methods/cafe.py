@@ -109,5 +109,5 @@ RECIPES = { # (None, None) is for data of one's own
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
 }
 
-METHODS = {name:Method(f, RECIPES, frozenset(), without=('block','labels','lr_labels')) for name,
+METHODS = {name:Method(f, RECIPES, frozenset(), without=('block','scale','labels','lr_labels')) for name,
            f in (('cafe', cafe), ('cafe-dsa', cafe_dsa))} # class by class

@@ -96,5 +96,5 @@ RECIPES = { # (None, None) is for data of one's own
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
     ('cifar10', 10): dict(steps=400, every=50),
 }
-METHODS = {name:Method(f, RECIPES, frozenset(), without=('block','labels','lr_labels')) for name,
+METHODS = {name:Method(f, RECIPES, frozenset(), without=('block','scale','labels','lr_labels')) for name,
            f in (('dc', dc), ('dsa', dsa))} # second derivatives, class by class

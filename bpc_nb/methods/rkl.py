@@ -14,11 +14,11 @@ from torch import Generator
 from ..augment import augment as augmentation
 from ..core import Coreset, choose
 from ..data import Data
-from ..energy import one_by_one, with_gradient
+from ..energy import learned, one_by_one, with_gradient
 from ..learn import Method, Task
-from .fkl import TABLE2, learned, near
+from .fkl import TABLE2
 from ..options import Count, Natural, NonNegative, Positive, at_least, one_of
-from ..samplers.langevin import follow
+from ..samplers.langevin import follow, near
 
 # %% ../../nbs/440_rkl.ipynb #20a8ed93
 WEIGHTS = dict(

@@ -14,13 +14,14 @@ import torch
 from torch import Generator
 
 from ..core import Coreset
-from ..energy import contrast
-from ..learn import Learner, Method, Task, by_loss, soft_labels, staged, task_of
+from ..energy import contrast, learned
+from ..learn import Learner, Method, Task, by_loss, soft_labels, staged
 from .cd import RECIPES as CD, cd
-from .wasserstein import SECOND, descent, path
+from .wasserstein import SECOND
 from ..networks import cut, network
 from ..options import Count, Natural, NonNegative, Positive, one_of
 from ..samplers.langevin import follow
+from ..unroll import descent, path
 
 # %% ../../nbs/480_variants.ipynb #01365ae1
 ENDS = 'start', 'end', 'both'
@@ -96,18 +97,16 @@ def cd_matched(task:Task, # energy and experts
     E, log_alpha = task.energy, torch.tensor(log(alpha))
     def loss(S:Coreset, gen:Generator):
         theta_k, pos = (t.to(S.x.device) for t in task.experts.draw(gen, T, (0, k_max)))
-        neg = path([descent(E, S)]*L, theta_k, S.x, log_alpha.to(S.x.device))[-1]
+        neg = path([descent(E, S)]*L, theta_k, log_alpha.to(S.x.device), *learned(S).values())[-1]
         return contrast(E, pos, neg, S) + weight*((neg - pos)**2).sum()/((theta_k - pos)**2).sum()
     return loss
 
 # %% ../../nbs/480_variants.ipynb #161bb7b4
 def cd_nets(task:Task, # energy, network, data and experts
-            others:str='mlp', # networks beside the run's own, joined by +; their energy is the cross-entropy of Eq. 13
+            others:str='mlp', # networks beside the run's own, joined by +
             L:Natural=20, alpha:Positive=.04, temperature:NonNegative=0., T:Natural=2, k_max:Count=10): # as in `cd`
     "Contrastive divergence with experts of several architectures, one in each step"
-    def own(spec):
-        net = network(spec, task.data.shape, task.data.K)
-        return task_of(net, data=task.data, experts=task.experts_of(net))
+    def own(spec): return task.other(network(spec, task.data.shape, task.data.K))
     losses = [cd(t, L, alpha, temperature, T, k_max) for t in (task, *map(own, others.split('+')))]
     return lambda S, gen: losses[torch.randint(len(losses), (), generator=gen, device=gen.device)](S, gen)
 
@@ -116,7 +115,7 @@ def fewer(n:int, **o): return CD['digits', n] | o # moves in an outer step make 
 
 METHODS = {
     'cd-both': Method(cd_both, CD), 'cd-labels': Method(cd_labels, CD, without=('labels','lr_labels')),
-    'cd-matched': Method(cd_matched, CD, without=SECOND),
+    'cd-matched': Method(cd_matched, CD, without=(*SECOND, 'scale')),
     'cd-layers': Method(cd_layers, CD), 'cd-nets': Method(cd_nets, CD),
     'cd-late': Method(cd_late, CD | {('digits', 1): fewer(1, after=300)}),
     'cd-persistent': Method(cd_persistent,
