@@ -6,7 +6,7 @@
 __all__ = ['ENERGY', 'IMAGES', 'STARTS', 'OPTIMISERS', 'NOTED', 'Task', 'task_of', 'Leaf', 'soft_labels', 'rounded',
            'seen_in_8_bit', 'Learner', 'by_loss', 'learner_of', 'begun_by', 'staged', 'Method', 'without', 'kinds',
            'learner', 'start_real', 'start_mix', 'start_noise', 'starts', 'sgd_step', 'adam_step', 'State', 'begun',
-           'shown', 'candidate', 'streams_of', 'one_each', 'slope', 'moved', 'outer_step', 'same_form', 'spread',
+           'shown', 'candidate', 'streams_of', 'one_each', 'slope', 'same_form', 'spread', 'moved', 'outer_step',
            'sound', 'looked', 'slower', 'gathered', 'first_state', 'outer']
 
 # %% ../nbs/400_learn.ipynb #554fb027
@@ -249,6 +249,20 @@ def slope(l:Learner, S:Coreset, leaves:dict, # S: the start; leaves: name -> ten
     *g, value = every.split([*(t.numel() for t in leaves.values()), 1])
     return {k:v.view_as(t) for (k,t),v in zip(leaves.items(), g)}, value[0], [*carries]
 
+# %% ../nbs/400_learn.ipynb #5dce93f5
+def same_form(before, after): # carries of this rank's streams
+    "One sentence for a pool that a checkpoint could not give back"
+    old, new = tree_flatten([*before]), tree_flatten([*after])
+    if old[1]!=new[1] or any(isinstance(a, Tensor)!=isinstance(b, Tensor) for a,b in zip(old[0], new[0])):
+        raise ValueError(f"carry: a step made {new[1]} of {old[1]}; what is kept has one form from its beginning, "
+                         "tensors where there were tensors and as many of them")
+
+def spread(mine:list, n:int) -> list: # carries of this rank's streams, number of all
+    "A place for every stream's carry; those of other ranks are None"
+    every = [None]*n
+    for i,c in zip(share(range(n)), mine): every[i] = c
+    return every
+
 # %% ../nbs/400_learn.ipynb #053de495
 def moved(l:Learner, s:State, g:dict, # gradients by name
           lr:float, momentum:float, optimiser:str, average:float) -> State: # as in `outer`
@@ -275,19 +289,6 @@ def outer_step(s:State, S:Coreset, # where the run started
         over = l.carry or total(torch.tensor(sum(c is None for c in mine), device=value.device)).item()
     if l.carry: same_form(share(s.carry), mine)
     return s._replace(step=step+1, carry=carries if l.carry else []), sum(values)/len(values)
-
-def same_form(before, after): # carries of this rank's streams
-    "One sentence for a pool that a checkpoint could not give back"
-    old, new = tree_flatten([*before]), tree_flatten([*after])
-    if old[1]!=new[1] or any(isinstance(a, Tensor)!=isinstance(b, Tensor) for a,b in zip(old[0], new[0])):
-        raise ValueError(f"carry: a step made {new[1]} of {old[1]}; what is kept has one form from its beginning, "
-                         "tensors where there were tensors and as many of them")
-
-def spread(mine:list, n:int) -> list: # carries of this rank's streams, number of all
-    "A place for every stream's carry; those of other ranks are None"
-    every = [None]*n
-    for i,c in zip(share(range(n)), mine): every[i] = c
-    return every
 
 # %% ../nbs/400_learn.ipynb #962df374
 def sound(s:State, value:float) -> bool:
