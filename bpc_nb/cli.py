@@ -22,13 +22,13 @@ from . import __version__
 from .benchmark import bench, bpc_bench
 from .core import DECODERS, Coreset, choose, provenance, registry, within_memory
 from .data import NAMED, load, overview
-from .distill import buffer_for, choices, configure, distill, known_to
+from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
 from .evaluate import PROTOCOLS, evaluate, evaluators, predict
 from .experts import experts
 from .explorer import bpc_explore
-from .grid import DEFAULT, grid, transfer, waiting, whole_data
+from .grid import grid, transfer, waiting, whole_data
 from .learn import kinds, outer
 from .metrics import METRICS, accuracy
 from .networks import NETWORKS, default_net, network

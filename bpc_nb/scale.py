@@ -15,10 +15,10 @@ from statistics import median
 import torch
 
 from .benchmark import Pair
-from .core import Coreset, provenance, stream
+from .core import Coreset, provenance, registry, stream
+from .distill import DEFAULT
 from .options import whole
 from .learn import begun, learner_of, outer_step, streams_of, task_of
-from .methods.cd import cd
 from .networks import network
 from .ranks import auto, dealt, once, total, world
 
@@ -56,7 +56,8 @@ def time_step(ipc:int=10, # images per class, of ten classes
     for k,v in dict(ipc=ipc, L=L, steps=steps).items(): whole(k, v, 1)
     spec, gen = network(net, tuple(shape), 10), stream(0, 'scale')
     x, theta = torch.randn(10*ipc, *shape, generator=gen).to(device), spec.init(gen).to(device)
-    l = learner_of(cd(task_of(spec, dict(bf16=bf16, compile=compile), experts=Pair(theta, theta + .01)), L=L))
+    task = task_of(spec, dict(bf16=bf16, compile=compile), experts=Pair(theta, theta + .01))
+    l = learner_of(registry()[DEFAULT].make(task, L=L))
     S = Coreset(x, torch.arange(10, device=device).repeat_interleave(ipc))
     s = begun(S, l)
     step = lambda i: seconds(lambda: outer_step(s, S, l, streams_of(0, i, world(), device)), device)

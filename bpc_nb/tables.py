@@ -12,7 +12,7 @@ import csv, json
 from pathlib import Path
 from statistics import mode
 
-from .distill import usual
+from .distill import DEFAULT, usual
 from .grid import RESULTS, cells, file_digest, done, key, lines, coreset_file
 
 # %% ../nbs/960_tables.ipynb #db4baaa4
@@ -58,7 +58,7 @@ def measured(results=RESULTS) -> list: # of dicts
 
 def label(r:dict) -> str: # of a grid or of `transfer.jsonl`
     "What a line's method is called in tables"
-    return r['method'] if r['method']!='cd' else 'CD' if r.get('L', r.get('config', {}).get('L')) else 'L=0'
+    return r['method'] if r['method']!=DEFAULT else 'CD' if r.get('L', r.get('config', {}).get('L')) else 'L=0'
 
 def percent(rows, key='accuracy_runs') -> str:
     "Mean and deviation over all students of some lines"
@@ -168,7 +168,7 @@ def baselines(results=RESULTS,
     "Other methods beside Table 1 of the paper"
     groups, home = {}, homes(results)
     for r in measured(results):
-        if r['method'] in methods if methods else r['method'].partition('-')[0] not in ('cd','positive'):
+        if r['method'] in methods if methods else r['method'].partition('-')[0] not in (DEFAULT,'positive'):
             groups.setdefault((r['data'], r['ipc'], variant(r), r['protocol']), []).append(r)
     theirs = {}
     for r in printed('bpc_cd_table1', results):

@@ -47,7 +47,7 @@ def wasserstein(task:Task, # energy and experts
                 T:Natural=2, # the expert's end is theta_{k+T}; Kim et al.: 2
                 k_max:Count=10, # both begin at epochs k < k_max; Kim et al.: 2 to 30
                 covariance:Annotated[str, one_of(('shared','diagonal'))]='shared', # of the two Gaussians, which is MTT; or 'diagonal'
-                gradient:Annotated[str, one_of(GRADIENTS)]='exact', # 'unrolled': with the graph of all steps; 'tesla': no second derivatives
+                gradient:Annotated[str, one_of(GRADIENTS)]='exact', # 'unrolled': with all graphs; 'tesla': no second derivatives
                 stride:Count=1, # thetas kept: every one, every second ...; the others are computed again
                 augment:str='', # strategy of siamese augmentation: a draw for each step
                ): # a `Learner`, or `loss(coreset, gen) -> scalar` where alpha stays
