@@ -25,7 +25,7 @@ from .energy import energy
 from .experts import Buffer
 from .fast import accelerate
 from .networks import Network
-from .options import Count, Positive, Share, one_of, options_of, whole
+from .options import Count, NonNegative, Positive, Share, one_of, options_of, whole
 from .progress import bar as progress_bar
 from .ranks import dealt, share, total, world
 
@@ -68,7 +68,7 @@ IMAGES = Leaf(lambda S: S.x, lambda S, x: S._replace(x=x), average=True)
 # %% ../nbs/400_learn.ipynb #4d02e8e5
 def soft_labels(K:int, # classes
                 lr:float=1., # rate of an image's label, as `lr` is of its pixels
-                sure:float=4., # how far the first class is ahead at the start
+                sure:NonNegative=4., # how far the first class is ahead at the start
                ) -> Leaf:
     "Labels as a leaf: probabilities"
     def put(S, v): return S._replace(y=(v + sure*(S.y if S.y.is_floating_point() else F.one_hot(S.y, K))).softmax(-1))

@@ -1,5 +1,6 @@
 """What every method of the protocol keeps: what is judged is saved, options are checked whoever wrote them, older files load."""
 import json, shutil
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from bpc_nb.experts import open_buffer
 from bpc_nb.grid import bare, cells, key, lines
 from bpc_nb.learn import Leaf, Method, by_loss, learner, starts, task_of
 from bpc_nb.networks import network
+from bpc_nb.options import plain
 from bpc_nb.search import known, rekey, renamed_line
 
 OLD, RESULTS = Path(__file__).parent/'v01', Path(__file__).parents[1]/'results'
@@ -70,6 +72,40 @@ def test_a_recipes_typo_is_an_error(add):
     add(own=Method(lambda task: None, {('digits', None): dict(stesp=3)}), range=Method(lambda task: None, {('digits', 1): dict(lr=-1.)}))
     with pytest.raises(ValueError, match="recipe of own: option: unknown 'stesp', did you mean 'steps'?"): configure('own', 'digits', 1)
     with pytest.raises(ValueError, match='lr: found -1.0'): configure('range', 'digits', 1)
+
+
+NONSENSE = {str:['nonsense', 3], int:['x', -1, .5, nan], float:['x', -1., nan, inf], bool:['x', 1], dict:[3]}
+ANY = { # what takes a value that is nonsense elsewhere, and why
+    ('scale', 1): 'a number is a factor of the energy', ('scale', 3): 'likewise', ('scale', .5): 'likewise',
+    ('seed', -1): 'any whole number names a stream of draws'}
+
+def said_of(name, v, **options): # what `configure` alone says to a value
+    try: configure(name, 'digits', 1, **options)
+    except ValueError as e: return str(e)
+    return f'nothing to {v!r}'
+
+def nonsense(known): # option and value, for every value that it may not have
+    for k,p in known.items():
+        for v in NONSENSE.get(plain(p), sum(NONSENSE.values(), [])):
+            if (k, v) not in ANY: yield k, v
+
+
+@pytest.mark.parametrize('name', [*registry()])
+def test_nonsense_is_refused_by_configure_alone_in_a_sentence_that_names_the_option(name, monkeypatch):
+    monkeypatch.setattr(making, 'learner', lambda *a: pytest.fail('the method was asked'))
+    for k,v in nonsense(known_to(registry()[name])): assert (said := said_of(name, v, **{k:v})).startswith(f'{k}: '), (k, said)
+
+
+def test_nonsense_for_the_experts_is_refused_by_configure_alone():
+    known = making.OF_EXPERTS
+    assert not {'device','progress','after'} & known.keys() and {'lr','part','loss','augment'} <= known.keys()
+    for k,v in nonsense(known): assert (said := said_of('cd', v, experts={k:v})).startswith(f'experts: {k}: '), (k, said)
+
+
+def test_what_any_value_suits_is_still_taken():
+    for (k, v),why in ANY.items():
+        if k in known_to(registry()['cd']): assert configure('cd', 'digits', 1, **{k:v})[k]==v and why
+        else: assert configure('cd', 'digits', 1, experts={k:v})['experts'][k]==v and why
 
 
 @pytest.mark.parametrize('name', [*registry()])

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from ..augment import siamese
+from ..augment import Strategy, siamese
 from ..core import Coreset
 from ..data import by_class
 from ..evaluate import SIAMESE
@@ -66,13 +66,13 @@ def untrained(net:Network, S:Coreset, gen:Generator) -> Trained:
 def cafe(task:Task, # energy, network and data
          beta:NonNegative=.01, # weight of the discrimination loss
          early:NonNegative=.1, # weight of all layers but the last
-         still:float=.04, # the outer loop ends when ten accuracies lie within this range; lambda_1
-         moved:float=.03, # the inner loop ends when they do not lie within this one; lambda_2
+         still:NonNegative=.04, # the outer loop ends when ten accuracies lie within this range; lambda_1
+         moved:NonNegative=.03, # the inner loop ends when they do not lie within this one; lambda_2
          most:Count=50, # matches of a network, and its epochs between two, at most
          watch:Count=128, # real images of a class that the accuracies are of
          real:Count=256, # real images of a class in a match
          lr_net:Positive=.01, # step of the network
-         augment:str='', # strategy of siamese augmentation, as in gradient matching
+         augment:Strategy='', # strategy of siamese augmentation, as in gradient matching
         ) -> Learner:
     "Aligning features (CAFE; with augmentation CAFE+DSA)"
     E, net, K, f = task.energy, task.net, task.data.K, features_of(task.net, 'cafe')
@@ -94,9 +94,9 @@ def cafe(task:Task, # energy, network and data
     return Learner(loss)
 
 # %% ../../nbs/620_cafe.ipynb #e4bf1824
-def cafe_dsa(task:Task, beta:NonNegative=.01, early:NonNegative=.1, still:float=.04, moved:float=.03, most:Count=50, watch:Count=128,
-             real:Count=256, lr_net:Positive=.01,
-             augment:str=SIAMESE): # all as in `cafe`
+def cafe_dsa(task:Task, beta:NonNegative=.01, early:NonNegative=.1, still:NonNegative=.04, moved:NonNegative=.03,
+             most:Count=50, watch:Count=128, real:Count=256, lr_net:Positive=.01,
+             augment:Strategy=SIAMESE): # all as in `cafe`
     "Aligning features with siamese augmentation (CAFE+DSA)"
     return cafe(task, beta, early, still, moved, most, watch, real, lr_net, augment)
 

@@ -11,7 +11,7 @@ from typing import Callable
 import torch
 from torch import Generator, Tensor
 
-from ..augment import siamese
+from ..augment import Strategy, siamese
 from ..core import Coreset
 from ..data import by_class
 from ..energy import one_by_one, with_gradient
@@ -59,7 +59,7 @@ def dc(task:Task, # energy, network and data
        inner:Natural=None, # epochs of the network on the coreset between two matches; None: 500/T in steps of 5, as published
        real:Count=256, # images of a class in a match
        lr_net:Positive=.01, # step of the network; its momentum is 0.5
-       augment:str='', # strategy of siamese augmentation: a draw for each class and match; of their own for the network's epochs
+       augment:Strategy='', # strategy of siamese augmentation: a draw for each class and match; of their own for the network's epochs
       ) -> Learner:
     "Gradient matching (DC, Algorithm 1; with augmentation DSA)"
     E, net, K, draw, aug = task.energy, task.net, task.data.K, by_class(task.data, real), siamese(augment, task.data.shape)
@@ -80,7 +80,7 @@ def dc(task:Task, # energy, network and data
     return Learner(loss)
 
 # %% ../../nbs/600_dc.ipynb #4af64e99
-def dsa(task:Task, matches:Count=None, inner:Natural=None, real:Count=256, lr_net:Positive=.01, augment:str=SIAMESE): # as in `dc`
+def dsa(task:Task, matches:Count=None, inner:Natural=None, real:Count=256, lr_net:Positive=.01, augment:Strategy=SIAMESE): # as in `dc`
     "Gradient matching with siamese augmentation (DSA)"
     return dc(task, matches, inner, real, lr_net, augment)
 

@@ -11,7 +11,7 @@ from typing import Callable
 import torch
 from torch import Generator, Tensor
 
-from ..augment import siamese
+from ..augment import Strategy, siamese
 from ..core import Coreset
 from ..data import by_class
 from ..evaluate import SIAMESE
@@ -36,7 +36,7 @@ def centres(f:Tensor, sizes) -> Tensor: # features (B,...), class by class; (K,D
 # %% ../../nbs/610_dm.ipynb #1f576f63
 def dm(task:Task, # network and data
        real:Count=256, # images of a class in a step
-       augment:str=SIAMESE, # strategy of siamese augmentation: a draw for each class
+       augment:Strategy=SIAMESE, # strategy of siamese augmentation: a draw for each class
       ) -> Callable: # `loss(coreset, gen) -> scalar`
     "Distribution matching (DM): a fresh network in each step"
     net, K, f = task.net, task.data.K, features_of(task.net, 'dm')

@@ -12,7 +12,7 @@ from typing import Annotated
 import torch
 from torch import Generator, Tensor
 
-from ..augment import augment as augmentation
+from ..augment import Strategy, augment as augmentation
 from ..core import Coreset
 from ..energy import learned
 from ..learn import Leaf, Method, Task, by_loss
@@ -49,7 +49,7 @@ def wasserstein(task:Task, # energy and experts
                 covariance:Annotated[str, one_of(('shared','diagonal'))]='shared', # of the two Gaussians, which is MTT; or 'diagonal'
                 gradient:Annotated[str, one_of(GRADIENTS)]='exact', # 'unrolled': with all graphs; 'tesla': no second derivatives
                 stride:Count=1, # thetas kept: every one, every second ...; the others are computed again
-                augment:str='', # strategy of siamese augmentation: a draw for each step
+                augment:Strategy='', # strategy of siamese augmentation: a draw for each step
                ): # a `Learner`, or `loss(coreset, gen) -> scalar` where alpha stays
     "Squared Wasserstein distance of the student's end and the expert's (Eq. 15; MTT)"
     frozen, forget = GRADIENTS[gradient]
