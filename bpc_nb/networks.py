@@ -7,7 +7,7 @@ __all__ = ['NORMS', 'ACTS', 'POOLS', 'NETWORKS', 'FLAT', 'Network', 'flatten', '
            'caller', 'running', 'recorder', 'black_image', 'Inside', 'opened', 'built', 'vectorises', 'together',
            'functional', 'to_module', 'theta_from', 'fits', 'convnet', 'logistic', 'mlp', 'lenet', 'alexnet', 'vgg11',
            'Residual', 'resnet18', 'Grey', 'from_torchvision', 'read_option', 'signed', 'default_net', 'flat',
-           'factory_of', 'has_spec', 'has_specs', 'network', 'features_of']
+           'factory_of', 'has_spec', 'has_specs', 'network', 'features_of', 'last_layer']
 
 # %% ../nbs/130_networks.ipynb #6d46ad11
 import hashlib, inspect
@@ -421,3 +421,20 @@ def features_of(net:Network, method:str) -> Callable: # `(theta, x) -> [...]`
     if net.features: return net.features
     raise ValueError(f"net: {net.name} has no feature extractor, which {method} needs; "
                      "take convnet, mlp, lenet, alexnet, vgg11 or resnet18, or an nn.Sequential of your own that ends in an nn.Linear")
+
+# %% ../nbs/130_networks.ipynb #36f79588
+def last_layer(net:Network, theta:Tensor, # (P,)
+               stats:dict, # of normalisation layers, from `net.stats`
+               batch:int=500, # images at a time
+              ) -> Callable: # `x (N,C,H,W) -> (N,D)`
+    "What the last linear layer of a network sees"
+    module, seen = to_module(net, theta, stats).requires_grad_(False), []
+    linear = [m for m in module.modules() if isinstance(m, nn.Linear)]
+    if not linear: raise ValueError(f"net: {net.name} has no linear layer, and features are what the last one sees; "
+                                    "take another network, or for a method that chooses features='pixels'")
+    linear[-1].register_forward_pre_hook(lambda m, args: seen.append(args[0].flatten(1)))
+    def of(x:Tensor):
+        seen.clear()
+        for b in x.split(batch): module(b)
+        return torch.cat(seen)
+    return of
