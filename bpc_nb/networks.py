@@ -7,7 +7,7 @@ __all__ = ['NORMS', 'ACTS', 'POOLS', 'NETWORKS', 'FLAT', 'Network', 'flatten', '
            'caller', 'running', 'recorder', 'black_image', 'Inside', 'opened', 'built', 'vectorises', 'together',
            'functional', 'to_module', 'theta_from', 'fits', 'convnet', 'logistic', 'mlp', 'lenet', 'alexnet', 'vgg11',
            'Residual', 'resnet18', 'Grey', 'from_torchvision', 'read_option', 'signed', 'default_net', 'flat',
-           'factory_of', 'has_spec', 'has_specs', 'network', 'features_of', 'last_layer']
+           'factory_of', 'has_spec', 'has_specs', 'network', 'features_of', 'centres', 'last_layer']
 
 # %% ../nbs/130_networks.ipynb #6d46ad11
 import hashlib, inspect
@@ -421,6 +421,17 @@ def features_of(net:Network, method:str) -> Callable: # `(theta, x) -> [...]`
     if net.features: return net.features
     raise ValueError(f"net: {net.name} has no feature extractor, which {method} needs; "
                      "take convnet, mlp, lenet, alexnet, vgg11 or resnet18, or an nn.Sequential of your own that ends in an nn.Linear")
+
+# %% ../nbs/130_networks.ipynb #362be1c9
+def centres(f:Tensor, # features (B,...), class by class
+            sizes, # images of each class
+            w:Tensor=None, # weights (B,), in the same order; None: all equal
+           ) -> Tensor: # (K,D)
+    "The mean of every class"
+    if w is None: return torch.stack([a.flatten(1).mean(0) for a in f.split(sizes)])
+    if min(v.sum() for v in w.split(sizes)) <= 0:
+        raise ValueError("weights: those of a class add up to 0, and its features have no mean; give each class a weight above 0")
+    return torch.stack([v@a.flatten(1)/v.sum() for a,v in zip(f.split(sizes), w.split(sizes))])
 
 # %% ../nbs/130_networks.ipynb #36f79588
 def last_layer(net:Network, theta:Tensor, # (P,)

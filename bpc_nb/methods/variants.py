@@ -15,9 +15,8 @@ from torch import Generator
 
 from ..core import Coreset
 from ..energy import contrast, learned
-from ..learn import Learner, Method, Task, by_loss, soft_labels, staged
+from ..learn import SECOND, Learner, Method, Task, by_loss, soft_labels, staged
 from .cd import RECIPES as CD, cd
-from .wasserstein import SECOND
 from ..networks import cut, has_specs, network
 from ..options import Count, Natural, NonNegative, Positive, one_of
 from ..samplers.langevin import follow
