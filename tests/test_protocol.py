@@ -7,19 +7,20 @@ import pytest
 import torch
 from fastcore.test import test_close as close
 
-import bpc_nb.distill as making
+import bpc_nb.distill as making, bpc_nb.plan as planning
 from bpc_nb.core import Coreset, registry
 from bpc_nb.data import load
 from bpc_nb.distill import configure, distill, known_to
 from bpc_nb.experts import open_buffer
 from bpc_nb.grid import bare, cells, key, lines
-from bpc_nb.learn import Leaf, Method, by_loss, learner, starts, task_of
+from bpc_nb.learn import Leaf, Learner, Method, by_loss, learner, starts, task_of
 from bpc_nb.networks import network
-from bpc_nb.options import plain
+from bpc_nb.options import Positive, plain
 from bpc_nb.search import known, rekey, renamed_line
 
 OLD, RESULTS = Path(__file__).parent/'v01', Path(__file__).parents[1]/'results'
 TINY = dict(net='mlp:width=4', experts=dict(n=2, epochs=3), select_runs=1, progress=False, device='cpu')
+PLAN = {k:v for k,v in TINY.items() if k!='progress'}
 RUN = TINY | dict(steps=2, every=1)
 STEPS = [n for n,m in registry().items() if m.steps]
 
@@ -33,7 +34,8 @@ def data(): return load('digits')
 @pytest.fixture
 def add(monkeypatch):
     "Adds methods for a test"
-    def to(**methods): monkeypatch.setattr(making, 'registry', lambda: registry() | methods)
+    def to(**methods):
+        for chapter in (making, planning): monkeypatch.setattr(chapter, 'registry', lambda: registry() | methods)
     return to
 
 def small(name): # options that make a method's step short
@@ -165,6 +167,31 @@ def test_a_run_of_version_01_goes_on(data, tmp_path):
     assert [r['step'] for r in rows]==[2, 4, 6] and before==2 and S.x.shape==(10, 1, 8, 8)
     old = json.loads((OLD/'run'/'log.jsonl').read_text().splitlines()[-1])['own'][0]
     assert rows[-1]['own']['log_alpha'][0]!=old and abs(rows[-1]['own']['log_alpha'][0] - old) < .5
+
+
+# --- plans ---------------------------------------------------------------------------------------------------------------------
+def test_a_closed_form_can_be_planned_and_run(add, data, tmp_path):
+    def make(task, r:Positive=1.): return Learner(leaves={}, begin=lambda S, gen: S._replace(x=r*S.x))
+    add(closed=Method(make, needs=frozenset()))
+    said = planning.plan('closed', data, 1, **PLAN | dict(experts={}))
+    assert (said['steps'], said['looks'], said['step_seconds'], said['step_mb'])==(0, 1, 0, 0) and said['seconds_total'] > 0
+    S = distill('closed', data, 1, out=tmp_path/'run', **TINY | dict(experts={}))
+    assert S.meta['step']==0 and len([*(tmp_path/'run').glob('looks/*')])==0
+
+
+def test_a_plan_has_the_task_of_a_run(add, data, monkeypatch):
+    seen, true = [], planning.task
+    monkeypatch.setattr(planning, 'task', lambda *a, **k: seen.append(a[0]) or true(*a, **k))
+    def make(task): # the start is made anew, and the second network has experts of its own
+        other = task.other(network('mlp:width=3', data.shape, data.K))
+        def loss(S, gen, carry): return sum(t.energy(t.experts.draw(gen)[1], S) for t in (task, other)) + (S.x[:,:1] - 7).mean(), None
+        return Learner(loss, begin=lambda S, gen: S._replace(x=0*S.x + 7))
+    add(own=Method(make))
+    said = planning.plan('own', data, 1, **PLAN | dict(steps=3, every=1, experts=dict(n=1, epochs=1)))
+    assert seen==['own'] and said['step_seconds'] > 0 and (said['steps'], said['looks'])==(3, 4)
+    def strange(task): raise ValueError('strange: never')
+    add(own=Method(strange))
+    with pytest.raises(ValueError, match='strange: never'): planning.plan('own', data, 1, **PLAN)
 
 
 # --- names of lines ------------------------------------------------------------------------------------------------------------
