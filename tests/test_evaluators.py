@@ -1,5 +1,5 @@
 """Evaluators and metrics are registries; figures of each evaluator against ones computed by hand; a ridge regression that is broken is seen"""
-import json, math
+import inspect, json, math
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import bpc_nb
 from bpc_nb import ridge as chapter
 from bpc_nb.core import registry, stream
 from bpc_nb.data import load
-from bpc_nb.evaluate import PROTOCOLS, evaluate, evaluators, predict, students
+from bpc_nb.evaluate import GIVEN, PROTOCOLS, evaluate, evaluators, predict, students
 from bpc_nb.metrics import METRICS, Diverged, accuracy, nll
 from bpc_nb.networks import network
 from bpc_nb.predictive import POSTERIORS, predictive
@@ -52,6 +52,7 @@ def file(bpc, S):
 
 def test_what_there_is():
     assert [*evaluators()] == ['students', *POSTERIORS, 'ridge']
+    assert all(tuple(k for k,p in inspect.signature(f).parameters.items() if p.kind is not p.POSITIONAL_ONLY)[:len(GIVEN)] == GIVEN for f in evaluators().values())
     assert {'cd', 'random', 'herding'} <= registry().keys() and registry('samplers') == {}
 
 
