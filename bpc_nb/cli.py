@@ -6,9 +6,10 @@
 __all__ = ['whole_number', 'real_number', 'truth', 'KINDS', 'METAVAR', 'SCRIPT', 'data_options', 'COMMANDS', 'dumps', 'NO_MEMORY',
            'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Parser', 'of_others',
            'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'bpc_distill', 'bpc_plan', 'bpc_experts',
-           'data_of', 'bpc_evaluate', 'bpc_predictive', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search',
-           'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_zoo', 'bpc_tables', 'bpc_demo', 'flags_of', 'bpc_completion',
-           'learning', 'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'parse', 'main']
+           'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list',
+           'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_zoo', 'bpc_tables', 'bpc_demo',
+           'flags_of', 'bpc_completion', 'learning', 'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage',
+           'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -302,6 +303,18 @@ def bpc_predictive(file, # a coreset, as `bpc distill` writes it
     return '\n'.join(f'{k:13}{v:8.3f}' for k,v in shown.items()) + f'\n{how}{warm}'
 
 # %% ../nbs/970_cli.ipynb #39b015ac
+def use_of(S:Coreset) -> dict: # plain values; None: there are none
+    "How students use a coreset: its decoder, the kind of its labels, its weights, its step sizes"
+    return dict(decode=S.decode, labels='targets' if S.targets else 'probabilities' if S.y.is_floating_point() else 'hard',
+                weights=None if S.w is None else S.w.tolist(), steps=None if S.steps is None else S.steps.tolist())
+
+def use_in_words(S:Coreset) -> dict:
+    "The same, with numbers by their range"
+    of = lambda t: f'from {t.min().item():.4g} to {t.max().item():.4g}'
+    return use_of(S) | dict(weights='all equal' if S.w is None else of(S.w),
+                            steps='as the protocol says' if S.steps is None else
+                            f'{len(S.steps)} epochs of {S.steps.shape[1]}, {of(S.steps)}')
+
 def bpc_show(file, # a coreset
              out:str=None, # PNG to write, or CSV of a table's rows (default: beside the coreset)
              json:bool=False, # print one JSON object
@@ -312,7 +325,7 @@ def bpc_show(file, # a coreset
     space.save(s, to := Path(out or Path(file).with_suffix(space.suffix)))
     # share of pixel values that no display can show
     outside = dict(outside=round(((p<0)|(p>1)).float().mean().item(), 4)) if space.eight_bit else {}
-    found = dict(**{space.item+'s': list(s.x.shape)}, classes=list(s.classes), labels='soft' if s.y.is_floating_point() else 'hard',
+    found = dict(**{space.item+'s': list(s.x.shape)}, classes=list(s.classes), **(use_of(s) if json else use_in_words(s)),
                  **outside, **{k:v for k,v in s.meta.items() if k in ('method','data','ipc','seed','net','held_out','step')},
                  **{space.suffix[1:]: str(to)})
     return found if json else (space.show(s) + '\n\n')*(can_draw() or not space.eight_bit) + as_lines(found)

@@ -4,10 +4,12 @@
 
 # %% auto #0
 __all__ = ['LOSSES', 'cross_entropy', 'soft', 'focal', 'margin', 'squared', 'with_gradient', 'one_by_one', 'learned', 'by_block',
-           'energy', 'contrast', 'gradient']
+           'multiple', 'energy', 'contrast', 'gradient']
 
 # %% ../nbs/140_energy.ipynb #4293a62a
-from typing import Callable
+from math import inf
+from numbers import Real
+from typing import Annotated, Callable
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from torch.func import vmap
 from torch.nn import functional as F
 
 from .core import Coreset, choose
-from .options import Natural
+from .options import Natural, NonNegative, check_all, one_of, parameters
 
 # %% ../nbs/140_energy.ipynb #2e6750d2
 def cross_entropy(logits, # (B,K)
@@ -90,15 +92,21 @@ def by_block(f:Callable, # `(theta, *rows) -> scalar`, a sum over rows
     return with_gradient(value, *(v for pair in zip(grads, need) for v in pair))
 
 # %% ../nbs/140_energy.ipynb #2ae9fb34
+def multiple(name:str, v): # of the mean
+    "The rule of an energy's scale"
+    if not (v in ('mean','sum') if isinstance(v, str) else isinstance(v, Real) and not isinstance(v, bool) and 0 < v < inf):
+        raise ValueError(f"{name}: found {v!r}; expected 'mean', 'sum' or a number above 0")
+
+# %% ../nbs/140_energy.ipynb #799a7c0e
 def energy(apply:Callable, # `(theta, x) -> logits`
-           loss='cross_entropy', # a name in `LOSSES`, or a function `(logits, y) -> (B,)`; cross-entropy is Eq. 13
-           scale:str|float='mean', # 'mean' is Eq. 13, 'sum' the log likelihood; a number multiplies the mean
-           prior:float=0., # lambda, weight of |theta|^2
+           loss:Annotated[str, one_of(LOSSES)]='cross_entropy', # a name, or `(logits, y) -> (B,)`; cross-entropy is Eq. 13
+           scale:Annotated[str|float, multiple]='mean', # 'mean' is Eq. 13, 'sum' the log likelihood; a number multiplies the mean
+           prior:NonNegative=0., # lambda, weight of |theta|^2
            block:Natural=0, # images at a time, which bounds memory; 0: all at once
           ) -> Callable: # `(theta (P,), coreset) -> scalar`
     "The energy of parameters under a coreset (Eq. 13, with scale and prior)"
     per_image = loss if callable(loss) else choose(loss, LOSSES, 'loss')
-    if isinstance(scale, str): choose(scale, ('mean','sum'), 'scale')
+    check_all(dict(scale=scale, prior=prior, block=block), parameters(energy))
     def total(theta, x, y, w=None):
         l = per_image(apply(theta, x), y)
         return l.sum() if w is None else (w*l).sum()

@@ -11,7 +11,7 @@ __all__ = ['FULL', 'fetch_row', 'read_row', 'horizon', 'Buffer', 'of_data', 'des
 import hashlib, json, os
 from functools import partial
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Annotated, Callable, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,11 +19,11 @@ from safetensors.torch import save_file
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from .augment import augment as augmentation
+from .augment import Strategy, augment as augmentation
 from .core import provenance, stream, within_memory, write_atomic
 from .data import Data, Split
-from .options import Count, whole
-from .energy import energy
+from .options import Count, NonNegative, Part, Positive, Share, check_all, one_of, parameters
+from .energy import LOSSES, energy
 from .fast import accelerate
 from .networks import Network, theta_from, together
 from .progress import bar as progress_bar
@@ -206,9 +206,8 @@ FULL = ("the epochs that are finished stay in {}, and the same command goes on t
 
 def started(data:Data, net:Network, folder:Path, o:dict, device) -> Buffer: # o: options of `experts`
     "The folder of sound options, begun or taken up"
-    for k in ('n','epochs','batch'): whole(k, o[k], 1)
+    check_all(o, parameters(experts))
     enough(o['n'])
-    if not 0 < o['part'] <= 1: raise ValueError(f"part: found {o['part']}; expected a share of the training images, above 0 and at most 1")
     group = o['group'] or (-(-o['n']//world()) if together(net, device) else 1)
     return once(claim, folder, describe(data, net, **o | dict(group=group)), o['group'] is None)
 
@@ -225,16 +224,16 @@ def experts(data:Data, # what to train on: its training part
             folder, # where; an unfinished buffer there is continued
             n:Count=10, # trajectories
             epochs:Count=20, # of each; the paper does not say, its code trains 50
-            lr:float=.02, # of SGD
-            part:float=1., # share of the training images that makes an epoch: less than 1 sets checkpoints closer together
+            lr:Positive=.02, # of SGD
+            part:Part=1., # share of the training images that makes an epoch: less than 1 sets checkpoints closer together
             batch:Count=64, # images per step
-            momentum:float=0., # of SGD
-            weight_decay:float=0., # of SGD
-            loss:str='cross_entropy', # or focal, margin
-            augment:str='', # strategy, one word for each batch, a draw for each image; '' for none
+            momentum:Share=0., # of SGD
+            weight_decay:NonNegative=0., # of SGD
+            loss:Annotated[str, one_of(LOSSES)]='cross_entropy', # or focal, margin
+            augment:Strategy='', # strategy, one word for each batch, a draw for each image; '' for none
             seed:int=0, # of initialisation, order and augmentation
             half:bool=False, # store float16
-            group:int=None, # experts trained at once; all of a rank where networks are small, else one
+            group:Count=None, # experts trained at once; all of a rank where networks are small, else one
             bf16:bool=False, # convolutions and products in bfloat16
             compile:bool=False, # fuse what lies between them; needs a C++ compiler
             device='cpu', progress:bool=True,

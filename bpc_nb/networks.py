@@ -7,7 +7,7 @@ __all__ = ['NORMS', 'ACTS', 'POOLS', 'NETWORKS', 'FLAT', 'Network', 'flatten', '
            'caller', 'running', 'recorder', 'black_image', 'Inside', 'opened', 'built', 'vectorises', 'together',
            'functional', 'to_module', 'theta_from', 'fits', 'convnet', 'logistic', 'mlp', 'lenet', 'alexnet', 'vgg11',
            'Residual', 'resnet18', 'Grey', 'from_torchvision', 'read_option', 'signed', 'default_net', 'flat',
-           'network', 'features_of']
+           'factory_of', 'has_spec', 'has_specs', 'network', 'features_of', 'centres', 'last_layer']
 
 # %% ../nbs/130_networks.ipynb #6d46ad11
 import hashlib, inspect
@@ -383,6 +383,26 @@ def flat(name:str, shape): # network's name, of an example
     if len(shape)==1 and name in (*NETWORKS, 'torchvision') and name not in FLAT:
         raise ValueError(f"net: {name} takes images (C,H,W), and the data has rows of {shape[0]} numbers; take {' or '.join(FLAT)}")
 
+def factory_of(spec:str, # as in `network`, but no callable
+               what:str='network', # the argument's name, for the sentence
+              ) -> Callable: # `(shape, K) -> nn.Module`
+    "What a spec stands for"
+    name,_,options = str(spec).partition(':')
+    if '@' in name: raise ValueError(f"net: {spec} was somebody's own network, and a file keeps its name alone; "
+                                     f"give the function that makes it, net={name.partition('@')[0]}")
+    if name=='torchvision': return partial(from_torchvision, name=options)
+    factory = choose(name, NETWORKS, what)
+    return partial(factory, **dict(read_option(name, factory, o) for o in options.split(',') if o))
+
+def has_spec(name:str, v): # of an option
+    "The rule of an option that is a network: a `Network`, a factory, or the spec of one"
+    if not (isinstance(v, Network) or callable(v)): factory_of(v, name)
+
+def has_specs(name:str, v): # specs joined by +
+    "The rule of several"
+    for spec in str(v).split('+'): factory_of(spec, name)
+
+# %% ../nbs/130_networks.ipynb #b078ec8d
 def network(
     spec, # 'convnet', 'convnet:width=32,depth=2', 'torchvision:resnet18', or a callable `(shape, K) -> nn.Module`
     shape:tuple, # of an image, (C,H,W), or of a row, (D,)
@@ -392,14 +412,8 @@ def network(
     kind = type(spec).__name__
     if isinstance(spec, nn.Module): raise ValueError(f'spec is a {kind}, already built: give a function `(shape, K)` that makes one')
     if callable(spec): return signed(functional(spec, shape, K, getattr(getattr(spec, 'func', spec), '__name__', kind), own=True), shape)
-    name,_,options = str(spec).partition(':')
-    if '@' in name: raise ValueError(f"net: {spec} was somebody's own network, and a file keeps its name alone; "
-                                     f"give the function that makes it, net={name.partition('@')[0]}")
-    flat(name, shape)
-    if name=='torchvision': return functional(partial(from_torchvision, name=options), shape, K, spec)
-    factory = choose(name, NETWORKS, 'network')
-    options = dict(read_option(name, factory, o) for o in options.split(',') if o)
-    return functional(partial(factory, **options), shape, K, spec)
+    flat(str(spec).partition(':')[0], shape)
+    return functional(factory_of(spec), shape, K, spec)
 
 # %% ../nbs/130_networks.ipynb #3914f9fc
 def features_of(net:Network, method:str) -> Callable: # `(theta, x) -> [...]`
@@ -407,3 +421,31 @@ def features_of(net:Network, method:str) -> Callable: # `(theta, x) -> [...]`
     if net.features: return net.features
     raise ValueError(f"net: {net.name} has no feature extractor, which {method} needs; "
                      "take convnet, mlp, lenet, alexnet, vgg11 or resnet18, or an nn.Sequential of your own that ends in an nn.Linear")
+
+# %% ../nbs/130_networks.ipynb #362be1c9
+def centres(f:Tensor, # features (B,...), class by class
+            sizes, # images of each class
+            w:Tensor=None, # weights (B,), in the same order; None: all equal
+           ) -> Tensor: # (K,D)
+    "The mean of every class"
+    if w is None: return torch.stack([a.flatten(1).mean(0) for a in f.split(sizes)])
+    if min(v.sum() for v in w.split(sizes)) <= 0:
+        raise ValueError("weights: those of a class add up to 0, and its features have no mean; give each class a weight above 0")
+    return torch.stack([v@a.flatten(1)/v.sum() for a,v in zip(f.split(sizes), w.split(sizes))])
+
+# %% ../nbs/130_networks.ipynb #36f79588
+def last_layer(net:Network, theta:Tensor, # (P,)
+               stats:dict, # of normalisation layers, from `net.stats`
+               batch:int=500, # images at a time
+              ) -> Callable: # `x (N,C,H,W) -> (N,D)`
+    "What the last linear layer of a network sees"
+    module, seen = to_module(net, theta, stats).requires_grad_(False), []
+    linear = [m for m in module.modules() if isinstance(m, nn.Linear)]
+    if not linear: raise ValueError(f"net: {net.name} has no linear layer, and features are what the last one sees; "
+                                    "take another network, or for a method that chooses features='pixels'")
+    linear[-1].register_forward_pre_hook(lambda m, args: seen.append(args[0].flatten(1)))
+    def of(x:Tensor):
+        seen.clear()
+        for b in x.split(batch): module(b)
+        return torch.cat(seen)
+    return of

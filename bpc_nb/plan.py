@@ -18,12 +18,12 @@ from .augment import augment as augmentation
 from .benchmark import Pair, peak
 from .core import DECODERS, Coreset, cache_folder, registry, stored, stream
 from .data import Data, load
-from .distill import configure, of_space, wants
+from .distill import configure, of_space, task, wants
 from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import experts
 from .fast import accelerate
-from .learn import Method, begun, learner, outer_step, starts, task_of
+from .learn import begun, learner, outer_step, starts
 from .networks import Network, network, together
 from .options import options_of
 from .train import Trained, train
@@ -68,11 +68,12 @@ def peak_from_here() -> float:
     except OSError: pass
     return peak()
 
-def of_step(m:Method, S:Coreset, net:Network, data:Data, config:dict, device) -> tuple: # S: examples to start from
-    "Seconds of a step, what the first one took more, and MB"
+def of_step(method:str, S:Coreset, net:Network, data:Data, config:dict, device) -> tuple: # S: examples to start from
+    "Seconds of a step, what the first one took more, and MB; nothing where no step is taken"
     before, stand_in = peak_from_here(), lambda net: Pair(*[net.init(stream(0)).to(device)]*2)
-    l = learner(m, task_of(net, config, data, stand_in(net), stand_in), config)
-    S = stored(S, config.get('decode', 'identity'))
+    l = learner(registry()[method], task(method, data, net, config, make=stand_in, device=device), config)
+    if l.loss is None: return 0., 0., 0.
+    S = stored(l.begin(S, stream(0, 'choice')) if l.begin else S, config.get('decode', 'identity'))
     state = begun(S, l, [stream(0, device=device)])
     step, more = stopwatch(lambda: outer_step(state, S, l, stream(0, device=device)))
     return step, more, torch.cuda.max_memory_allocated()/1e6 if device!='cpu' else peak() - before
@@ -84,17 +85,17 @@ def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `disti
     "Time, memory and disk of a run, from a short calibration on this machine"
     if device=='auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     if not isinstance(data, Data): data = load(data)
-    config, m = configure(method, data.name, ipc, **of_space(method, data, options)), registry()[method]
+    config = configure(method, data.name, ipc, **of_space(method, data, options))
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     own, fast = options_of(experts) | config['experts'], accelerate(net, config['bf16'], config['compile'])
     S = starts()[config.get('start', 'real')](data, ipc*DECODERS[config.get('decode', 'identity')].times, stream(0, 'plan'))
     S = S._replace(x=S.x.to(device), y=S.y.to(device))
-    step, more, memory = of_step(m, S, net, data, config, device) if m.steps else (0., 0., 0.) # choosing takes what the experts take
+    step, more, memory = of_step(method, S, net, data, config, device)
     needs = 'experts' in wants(method, config) and not buffer
     trained = {k:v for k,v in own.items() if k not in ('device','seed','half','progress','after')}
     made, first = of_experts(data, net, device, **trained) if needs else (0., 0.)
     look, rest = of_looks(data, S, fast, config, device) # of as many images as students see
-    steps = config.get('steps', 0)
+    steps = config.get('steps', 0) if step else 0
     looks = 1 + ceil(steps/config.get('every', 1))
     seconds = dict(experts=made, steps=steps*step, looks=looks*look, first_calls=first + more + rest)
     disk = 0 if not needs else own['n']*(own['epochs'] + 1)*net.P*(2 if own['half'] else 4)/1e6

@@ -19,7 +19,7 @@ from .augment import augment as augmentation, suited
 from .core import Algorithm, Coreset, choose, stream
 from .data import Data
 from .energy import energy
-from .evaluate import PROTOCOLS as STUDENTS, SIAMESE, examples_of, matched, predict, students, without_steps
+from .evaluate import PROTOCOLS as STUDENTS, SIAMESE, examples_of, fit_of, matched, predict, students, without_steps
 from .metrics import FLOOR, accuracy, checked, nll, reliability, summary
 from .networks import Network
 from .progress import bar
@@ -108,7 +108,7 @@ def chains_of(coreset:Coreset, net:Network,
               seed:int=0, progress:bool=False) -> Chains: # `meta` has the step size that was used
     "Draws from the posterior of a coreset"
     coreset = without_steps(coreset, sampler)
-    E = energy(net.apply, 'squared' if coreset.targets else 'cross_entropy', scale='sum', prior=prior)
+    E = energy(net.apply, fit_of(coreset), 'sum', prior)
     gen = stream(seed, 'chains', device=coreset.x.device)
     if sampler=='hmc':
         make = lambda eps: hmc(lambda t: E(t, coreset), eps, steps, temperature=temperature, jitter=.1)
@@ -249,9 +249,9 @@ def compat_kim2022(coreset:Coreset, data:Data,
                    **given, # entries of `TABLE3` that are to be different
                   ) -> dict: # keys end in `_compat_kim2022`
     "The released evaluator of Kim et al. 2022, for comparison with printed figures alone"
-    S, data, net = ready(coreset, data, net, device)
+    S, data, net = ready(without_steps(coreset, 'compat_kim2022'), data, net, device)
     o = table3_row(choose(sampler, ('hmc','a-sghmc'), 'sampler'), max(1, len(S.x)//data.K)) | given
-    loss, M, gen = energy(net.apply, scale='sum'), len(S.x), stream(seed, 'compat', device=device)
+    loss, M, gen = energy(net.apply, fit_of(S), 'sum'), len(S.x), stream(seed, 'compat', device=device)
     words = augmentation(SIAMESE if sampler=='a-sghmc' and S.x.ndim==4 else '')
     E = lambda t: loss(t, S._replace(x=words(S.x, gen))) + M*o['prior']*t.norm()
     alg = released(E, o['eps'], o['steps'],

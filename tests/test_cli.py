@@ -9,7 +9,7 @@ from fastcore.docments import docments
 from PIL import Image
 
 from bpc_nb import __version__, cli, explorer
-from bpc_nb.core import Coreset, registry
+from bpc_nb.core import Coreset, registry, stream
 from bpc_nb.data import load
 from bpc_nb.distill import outer
 from bpc_nb.energy import energy
@@ -203,6 +203,22 @@ def test_digits_from_experts_to_a_score(bpc, experts):
     assert code == 0 and json.loads(out)['images'] == [10, 1, 8, 8] and Path('see.png').exists()
     code, out, err = bpc('distill', 'digits', *TINY, '--buffer', experts, '--seed', 1, '--resume') # finished: nothing left to do
     assert code == 0 and 'next: bpc evaluate' in out
+
+
+def test_show_says_how_a_coreset_is_used(bpc):
+    S = load('digits').draw(1, stream(0))
+    S.save('plain.safetensors')
+    soft = S._replace(y=torch.full((10, 10), .1), w=torch.arange(1., 11.), decode='factor2')
+    soft.save('soft.safetensors')
+    S._replace(y=torch.zeros(10, 10), targets=True, steps=torch.tensor([[.5, .25]]*3)).save('targets.safetensors')
+    said = lambda name: re.sub(' +', ' ', bpc('show', f'{name}.safetensors')[1])
+    found = {n: json.loads(bpc('show', f'{n}.safetensors', '--json')[1]) for n in ('plain', 'soft', 'targets')}
+    assert [[found[n][k] for k in ('decode', 'labels', 'weights', 'steps')] for n in found] == [
+        ['identity', 'hard', None, None], ['factor2', 'probabilities', [*range(1, 11)], None], ['identity', 'targets', None, [[.5, .25]]*3]]
+    for name,lines in dict(plain=('decode identity', 'labels hard', 'weights all equal', 'steps as the protocol says'),
+                           soft=('decode factor2', 'labels probabilities', 'weights from 1 to 10'),
+                           targets=('labels targets', 'steps 3 epochs of 2, from 0.25 to 0.5')).items():
+        assert all(f'\n{l}\n' in said(name) for l in lines), said(name)
 
 
 @pytest.fixture(scope='module')

@@ -1,5 +1,5 @@
 """Evaluators and metrics are registries; figures of each evaluator against ones computed by hand; a ridge regression that is broken is seen"""
-import json, math
+import inspect, json, math
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ import bpc_nb
 from bpc_nb import ridge as chapter
 from bpc_nb.core import registry, stream
 from bpc_nb.data import load
-from bpc_nb.evaluate import PROTOCOLS, evaluate, evaluators, predict, students
+from bpc_nb.evaluate import GIVEN, PROTOCOLS, evaluate, evaluators, predict, students
 from bpc_nb.metrics import METRICS, Diverged, accuracy, nll
 from bpc_nb.networks import network
 from bpc_nb.predictive import POSTERIORS, predictive
@@ -52,6 +52,7 @@ def file(bpc, S):
 
 def test_what_there_is():
     assert [*evaluators()] == ['students', *POSTERIORS, 'ridge']
+    assert all(tuple(k for k,p in inspect.signature(f).parameters.items() if p.kind is not p.POSITIONAL_ONLY)[:len(GIVEN)] == GIVEN for f in evaluators().values())
     assert {'cd', 'random', 'herding'} <= registry().keys() and registry('samplers') == {}
 
 
@@ -103,7 +104,7 @@ def by_hand(S, data, net, r, i=0):
     "Ridge regression by scikit-learn, weights as repetitions; s^2 by inverting a matrix of the size of the features; Bayes' rule"
     theta = net.init(stream((0, 'test'), 'ridge', i))
     phi, x = (net.features(theta, t)[-1].detach().double().numpy() for t in (S.x, data.test.x))
-    y = np.eye(data.K)[S.y] - 1/data.K if S.y.ndim==1 else S.y.double().numpy()
+    y = S.y.double().numpy() if S.targets else (np.eye(data.K)[S.y] if S.y.ndim==1 else S.y.double().numpy()) - 1/data.K
     if S.w is not None: phi, y = (np.repeat(v, S.w.int().numpy(), 0) for v in (phi, y))
     unit = (phi**2).sum(1).mean()
     def parts(r): # a, s_0^2, log evidence
@@ -130,11 +131,17 @@ def check(data, S, net, r=None):
     assert found['nll_mean'] == pytest.approx(np.mean([nll(p, data.test.y) for p in probs]), rel=1e-4)
 
 
-@pytest.mark.parametrize('kind', ['hard', 'soft', 'weighted', 'one a class'])
+@pytest.mark.parametrize('kind', ['hard', 'soft', 'targets', 'weighted', 'one a class'])
 def test_ridge_by_hand(data, ten, S, kind):
     net = network('convnet:width=6,depth=2' if kind=='hard' else MLP, data.shape, data.K) # fewer features than examples, and more
     soft = .8*torch.eye(10)[ten.y] + .02
-    check(data, dict(hard=ten, soft=ten._replace(y=soft), weighted=ten._replace(w=WEIGHTS), **{'one a class': S})[kind], net, 1e-6 if kind=='one a class' else None)
+    check(data, dict(hard=ten, soft=ten._replace(y=soft), targets=ten._replace(y=soft, targets=True), weighted=ten._replace(w=WEIGHTS), **{'one a class': S})[kind], net, 1e-6 if kind=='one a class' else None)
+
+
+def test_a_label_is_the_probability_of_its_class(data, ten):
+    sure, o = ten._replace(y=torch.eye(10)[ten.y]), dict(net=MLP, evaluator='ridge', eight_bit=False)
+    hard, soft, targets = (evaluate(s, data, 2, **o) for s in (ten, sure, sure._replace(targets=True)))
+    assert {k:v for k,v in hard.items() if k!='labels'} == {k:v for k,v in soft.items() if k!='labels'} and soft['nll_mean'] != targets['nll_mean']
 
 
 @pytest.mark.parametrize('part', ['targets_of', 'variance', 'ridge', 'by_evidence'])

@@ -1,5 +1,5 @@
 """Predictives against torchmetrics and a float64 reference, chains that must move, and broken ones that must be rejected"""
-import warnings
+import sys, warnings
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from bpc_nb.core import stream
 from bpc_nb.data import load
 from bpc_nb.metrics import accuracy, brier, ece, entropy, nll, summary
 from bpc_nb.networks import network
-from bpc_nb.predictive import average, compat_metrics, predictive, settings
+from bpc_nb.predictive import average, compat_kim2022, compat_metrics, predictive, settings
 from bpc_nb.samplers.chains import sample
 from bpc_nb.samplers.hmc import hmc
 
@@ -95,3 +95,16 @@ def test_bad_input():
     with pytest.raises(ValueError, match='outside 0..1'): summary([[.5,.5]], [2])
     with pytest.raises(ValueError, match='sum is not one'): summary([[.5,.9]], [1])
     with pytest.raises(ValueError, match="did you mean 'a-sghmc'"): predictive(S, data, 'a-sghm', 'mlp:width=4')
+
+
+@pytest.mark.parametrize('sampler', ['hmc', 'a-sghmc'])
+def test_the_released_evaluator_knows_targets_and_refuses_steps(sampler, monkeypatch):
+    data, losses = load('digits'), []
+    chapter, S = sys.modules['bpc_nb.predictive'], data.draw(1, stream(0))
+    true = chapter.energy
+    monkeypatch.setattr(chapter, 'energy', lambda apply, loss='cross_entropy', *a, **k: losses.append(loss) or true(apply, loss, *a, **k))
+    soft = S._replace(y=.8*torch.eye(10)[S.y] + .02)
+    one, other = (compat_kim2022(s, data, sampler, 'mlp:width=4', n=3, burn=1, steps=2) for s in (soft, soft._replace(targets=True)))
+    assert losses==['cross_entropy', 'squared'] and one['nll_compat_kim2022']!=other['nll_compat_kim2022']
+    with pytest.raises(ValueError, match='learned step sizes, which students take and compat_kim2022 cannot'):
+        compat_kim2022(S._replace(steps=torch.ones(2, 1)), data, sampler, 'mlp:width=4')

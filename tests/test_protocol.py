@@ -1,23 +1,26 @@
 """What every method of the protocol keeps: what is judged is saved, options are checked whoever wrote them, older files load."""
 import json, shutil
+from math import inf, nan
 from pathlib import Path
 
 import pytest
 import torch
 from fastcore.test import test_close as close
 
-import bpc_nb.distill as making
+import bpc_nb.distill as making, bpc_nb.plan as planning
 from bpc_nb.core import Coreset, registry
 from bpc_nb.data import load
 from bpc_nb.distill import configure, distill, known_to
 from bpc_nb.experts import open_buffer
 from bpc_nb.grid import bare, cells, key, lines
-from bpc_nb.learn import Leaf, Method, by_loss, learner, starts, task_of
+from bpc_nb.learn import Leaf, Learner, Method, by_loss, learner, starts, task_of
 from bpc_nb.networks import network
+from bpc_nb.options import Positive, plain
 from bpc_nb.search import known, rekey, renamed_line
 
 OLD, RESULTS = Path(__file__).parent/'v01', Path(__file__).parents[1]/'results'
 TINY = dict(net='mlp:width=4', experts=dict(n=2, epochs=3), select_runs=1, progress=False, device='cpu')
+PLAN = {k:v for k,v in TINY.items() if k!='progress'}
 RUN = TINY | dict(steps=2, every=1)
 STEPS = [n for n,m in registry().items() if m.steps]
 
@@ -31,7 +34,8 @@ def data(): return load('digits')
 @pytest.fixture
 def add(monkeypatch):
     "Adds methods for a test"
-    def to(**methods): monkeypatch.setattr(making, 'registry', lambda: registry() | methods)
+    def to(**methods):
+        for chapter in (making, planning): monkeypatch.setattr(chapter, 'registry', lambda: registry() | methods)
     return to
 
 def small(name): # options that make a method's step short
@@ -70,6 +74,40 @@ def test_a_recipes_typo_is_an_error(add):
     add(own=Method(lambda task: None, {('digits', None): dict(stesp=3)}), range=Method(lambda task: None, {('digits', 1): dict(lr=-1.)}))
     with pytest.raises(ValueError, match="recipe of own: option: unknown 'stesp', did you mean 'steps'?"): configure('own', 'digits', 1)
     with pytest.raises(ValueError, match='lr: found -1.0'): configure('range', 'digits', 1)
+
+
+NONSENSE = {str:['nonsense', 3], int:['x', -1, .5, nan], float:['x', -1., nan, inf], bool:['x', 1], dict:[3]}
+ANY = { # what takes a value that is nonsense elsewhere, and why
+    ('scale', 1): 'a number is a factor of the energy', ('scale', 3): 'likewise', ('scale', .5): 'likewise',
+    ('seed', -1): 'any whole number names a stream of draws'}
+
+def said_of(name, v, **options): # what `configure` alone says to a value
+    try: configure(name, 'digits', 1, **options)
+    except ValueError as e: return str(e)
+    return f'nothing to {v!r}'
+
+def nonsense(known): # option and value, for every value that it may not have
+    for k,p in known.items():
+        for v in NONSENSE.get(plain(p), sum(NONSENSE.values(), [])):
+            if (k, v) not in ANY: yield k, v
+
+
+@pytest.mark.parametrize('name', [*registry()])
+def test_nonsense_is_refused_by_configure_alone_in_a_sentence_that_names_the_option(name, monkeypatch):
+    monkeypatch.setattr(making, 'learner', lambda *a: pytest.fail('the method was asked'))
+    for k,v in nonsense(known_to(registry()[name])): assert (said := said_of(name, v, **{k:v})).startswith(f'{k}: '), (k, said)
+
+
+def test_nonsense_for_the_experts_is_refused_by_configure_alone():
+    known = making.OF_EXPERTS
+    assert not {'device','progress','after'} & known.keys() and {'lr','part','loss','augment'} <= known.keys()
+    for k,v in nonsense(known): assert (said := said_of('cd', v, experts={k:v})).startswith(f'experts: {k}: '), (k, said)
+
+
+def test_what_any_value_suits_is_still_taken():
+    for (k, v),why in ANY.items():
+        if k in known_to(registry()['cd']): assert configure('cd', 'digits', 1, **{k:v})[k]==v and why
+        else: assert configure('cd', 'digits', 1, experts={k:v})['experts'][k]==v and why
 
 
 @pytest.mark.parametrize('name', [*registry()])
@@ -129,6 +167,31 @@ def test_a_run_of_version_01_goes_on(data, tmp_path):
     assert [r['step'] for r in rows]==[2, 4, 6] and before==2 and S.x.shape==(10, 1, 8, 8)
     old = json.loads((OLD/'run'/'log.jsonl').read_text().splitlines()[-1])['own'][0]
     assert rows[-1]['own']['log_alpha'][0]!=old and abs(rows[-1]['own']['log_alpha'][0] - old) < .5
+
+
+# --- plans ---------------------------------------------------------------------------------------------------------------------
+def test_a_closed_form_can_be_planned_and_run(add, data, tmp_path):
+    def make(task, r:Positive=1.): return Learner(leaves={}, begin=lambda S, gen: S._replace(x=r*S.x))
+    add(closed=Method(make, needs=frozenset()))
+    said = planning.plan('closed', data, 1, **PLAN | dict(experts={}))
+    assert (said['steps'], said['looks'], said['step_seconds'], said['step_mb'])==(0, 1, 0, 0) and said['seconds_total'] > 0
+    S = distill('closed', data, 1, out=tmp_path/'run', **TINY | dict(experts={}))
+    assert S.meta['step']==0 and len([*(tmp_path/'run').glob('looks/*')])==0
+
+
+def test_a_plan_has_the_task_of_a_run(add, data, monkeypatch):
+    seen, true = [], planning.task
+    monkeypatch.setattr(planning, 'task', lambda *a, **k: seen.append(a[0]) or true(*a, **k))
+    def make(task): # the start is made anew, and the second network has experts of its own
+        other = task.other(network('mlp:width=3', data.shape, data.K))
+        def loss(S, gen, carry): return sum(t.energy(t.experts.draw(gen)[1], S) for t in (task, other)) + (S.x[:,:1] - 7).mean(), None
+        return Learner(loss, begin=lambda S, gen: S._replace(x=0*S.x + 7))
+    add(own=Method(make))
+    said = planning.plan('own', data, 1, **PLAN | dict(steps=3, every=1, experts=dict(n=1, epochs=1)))
+    assert seen==['own'] and said['step_seconds'] > 0 and (said['steps'], said['looks'])==(3, 4)
+    def strange(task): raise ValueError('strange: never')
+    add(own=Method(strange))
+    with pytest.raises(ValueError, match='strange: never'): planning.plan('own', data, 1, **PLAN)
 
 
 # --- names of lines ------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ __all__ = ['RECIPES', 'METHODS', 'cd', 'positive_only']
 # %% ../../nbs/420_cd.ipynb #333af523
 from torch import Generator
 
-from ..augment import augment as augmentation
+from ..augment import Strategy, augment as augmentation
 from ..core import Coreset
 from ..learn import Method, Task, without
 from ..energy import contrast
@@ -23,7 +23,7 @@ def cd(task:Task, # energy and experts
        T:Natural=2, # theta+ is theta_{k+T}, in epochs; published code: 2 to 3
        k_max:Count=10, # chains start from epochs k < k_max; published code: 15 to 25
        draws:Count=1, # pairs (theta+, theta-) per outer step
-       augment:str='', # strategy of siamese augmentation: a draw for each step of the chain, one for both energies
+       augment:Strategy='', # strategy of siamese augmentation: a draw for each step of the chain, one for both energies
       ): # `loss(coreset, gen) -> scalar`
     "Contrastive divergence (Eqs. 11 and 12; section 4)"
     E, aug = task.energy, augmentation(augment)
@@ -35,7 +35,7 @@ def cd(task:Task, # energy and experts
 
 # %% ../../nbs/420_cd.ipynb #03034771
 def positive_only(task:Task, # energy and experts
-                  T:Natural=2, k_max:Count=10, draws:Count=1, augment:str=''): # as in `cd`
+                  T:Natural=2, k_max:Count=10, draws:Count=1, augment:Strategy=''): # as in `cd`
     "The control without a chain: minimise E(theta+, S)"
     E, aug = task.energy, augmentation(augment)
     def one(S:Coreset, gen:Generator):

@@ -11,15 +11,15 @@ from typing import Callable
 import torch
 from torch import Generator, Tensor
 
-from ..augment import siamese
+from ..augment import Strategy, siamese
 from ..core import Coreset
 from ..data import by_class
 from ..energy import one_by_one, with_gradient
 from ..evaluate import SIAMESE
-from ..learn import Learner, Method, Task
+from ..learn import SECOND, Learner, Method, Task
 from ..networks import Network, cut
 from ..options import Count, Natural, Positive
-from ..train import Trained, train
+from ..train import train, untrained
 
 # %% ../../nbs/600_dc.ipynb #c849ea49
 def angles(a:Tensor, b:Tensor, # gradients of one layer's weights, (out, ...)
@@ -59,7 +59,7 @@ def dc(task:Task, # energy, network and data
        inner:Natural=None, # epochs of the network on the coreset between two matches; None: 500/T in steps of 5, as published
        real:Count=256, # images of a class in a match
        lr_net:Positive=.01, # step of the network; its momentum is 0.5
-       augment:str='', # strategy of siamese augmentation: a draw for each class and match; of their own for the network's epochs
+       augment:Strategy='', # strategy of siamese augmentation: a draw for each class and match; of their own for the network's epochs
       ) -> Learner:
     "Gradient matching (DC, Algorithm 1; with augmentation DSA)"
     E, net, K, draw, aug = task.energy, task.net, task.data.K, by_class(task.data, real), siamese(augment, task.data.shape)
@@ -67,12 +67,9 @@ def dc(task:Task, # energy, network and data
         mine, D = S.y==k, draw(k, gen, x.device)
         both, n = aug(torch.cat([x[mine], D]), gen), mine.sum()
         return gradient_distance(E, net, theta, part(S, mine)._replace(x=both[:n]), Coreset(both[n:].detach(), S.y.new_full((len(D),), k)))
-    def fresh(S, gen):
-        theta = net.init(gen).to(S.x)[None].detach()
-        return Trained(theta, torch.zeros_like(theta))
     def loss(S:Coreset, gen:Generator, walk): # walk: a network and the number of its matches
         T, epochs = loops(len(S.y)//K, matches, inner)
-        state, t = walk or (fresh(S, gen), 0)
+        state, t = walk or (untrained(net, S.x, gen), 0)
         still = [v.detach() for v in S[:3] if v is not None]
         if t: *_, state = state, *train(E, state, still, range(epochs), lambda e: [gen], augment=augment and aug, lr=lr_net, momentum=.5)
         value, g = one_by_one([lambda x, k=k: one(S, state.theta[0], x, k, gen) for k in range(K)], S.x)
@@ -80,7 +77,7 @@ def dc(task:Task, # energy, network and data
     return Learner(loss)
 
 # %% ../../nbs/600_dc.ipynb #4af64e99
-def dsa(task:Task, matches:Count=None, inner:Natural=None, real:Count=256, lr_net:Positive=.01, augment:str=SIAMESE): # as in `dc`
+def dsa(task:Task, matches:Count=None, inner:Natural=None, real:Count=256, lr_net:Positive=.01, augment:Strategy=SIAMESE): # as in `dc`
     "Gradient matching with siamese augmentation (DSA)"
     return dc(task, matches, inner, real, lr_net, augment)
 
@@ -96,5 +93,5 @@ RECIPES = { # (None, None) is for data of one's own
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
     ('cifar10', 10): dict(steps=400, every=50),
 }
-METHODS = {name:Method(f, RECIPES, frozenset(), without=('block','scale','labels','lr_labels')) for name,
+METHODS = {name:Method(f, RECIPES, frozenset(), without=(*SECOND, 'scale', 'labels', 'lr_labels')) for name,
            f in (('dc', dc), ('dsa', dsa))} # second derivatives, class by class

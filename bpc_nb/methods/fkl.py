@@ -8,7 +8,7 @@ __all__ = ['TABLE2', 'RECIPES', 'METHODS', 'fkl']
 # %% ../../nbs/430_fkl.ipynb #e5b607b7
 from torch import Generator
 
-from ..augment import augment as augmentation
+from ..augment import Strategy, augment as augmentation
 from ..core import Coreset
 from ..learn import Method, Task
 from ..energy import contrast, learned, one_by_one, with_gradient
@@ -25,7 +25,7 @@ def fkl(task:Task, # energy and experts
         samples:Count=30, # of each Gaussian
         width:NonNegative=.01, # standard deviation of the coreset's Gaussian
         width_pos:NonNegative=None, # of the expert's; None: the same
-        augment:str='', # strategy of siamese augmentation: a draw for each step, one for all energies
+        augment:Strategy='', # strategy of siamese augmentation: a draw for each step, one for all energies
        ): # `loss(coreset, gen) -> scalar`
     "Forward KL between Gaussians around two ends (Eq. 20, Algorithm 1)"
     E, aug, widths = task.energy, augmentation(augment), (width if width_pos is None else width_pos, width)

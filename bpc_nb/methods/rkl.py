@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 from torch import Generator
 
-from ..augment import augment as augmentation
+from ..augment import Strategy, augment as augmentation
 from ..core import Coreset, choose
 from ..data import Data
 from ..energy import learned, one_by_one, with_gradient
@@ -39,7 +39,7 @@ def rkl(task:Task, # energy, summed loss, data, and experts to start from
         width:NonNegative=.01, # its standard deviation
         batch:Count=1000, # real images in a step
         weights:Annotated[str, one_of(WEIGHTS)]='sums', # Eq. 4; 'means' is Algorithm 4 as printed
-        augment:str='', # strategy of siamese augmentation: a draw for each step, one for coreset and real images
+        augment:Strategy='', # strategy of siamese augmentation: a draw for each step, one for coreset and real images
        ): # `loss(coreset, gen) -> scalar`
     "Reverse KL from a Gaussian around the end of a descent (Eq. 4, Algorithm 4)"
     aug, weigh = augmentation(augment), choose(weights, WEIGHTS, 'weights')

@@ -15,10 +15,9 @@ from torch import Generator
 
 from ..core import Coreset
 from ..energy import contrast, learned
-from ..learn import Learner, Method, Task, by_loss, soft_labels, staged
+from ..learn import SECOND, Learner, Method, Task, by_loss, soft_labels, staged
 from .cd import RECIPES as CD, cd
-from .wasserstein import SECOND
-from ..networks import cut, network
+from ..networks import cut, has_specs, network
 from ..options import Count, Natural, NonNegative, Positive, one_of
 from ..samplers.langevin import follow
 from ..unroll import descent, path
@@ -82,7 +81,7 @@ def cd_layers(task:Task, # energy, network and experts
 # %% ../../nbs/480_variants.ipynb #47cba9ce
 def cd_labels(task:Task, # energy and experts
               lr_labels:Positive=1., # step of an image's label, as `lr` is of its pixels
-              sure:float=4., # a, how far the first class is ahead at the start
+              sure:NonNegative=4., # a, how far the first class is ahead at the start
               L:Natural=20, alpha:Positive=.04, temperature:NonNegative=0., T:Natural=2, k_max:Count=10, # as in `cd`
              ) -> Learner:
     "Contrastive divergence that learns labels beside the images"
@@ -103,7 +102,7 @@ def cd_matched(task:Task, # energy and experts
 
 # %% ../../nbs/480_variants.ipynb #161bb7b4
 def cd_nets(task:Task, # energy, network, data and experts
-            others:str='mlp', # networks beside the run's own, joined by +
+            others:Annotated[str, has_specs]='mlp', # networks beside the run's own, joined by +
             L:Natural=20, alpha:Positive=.04, temperature:NonNegative=0., T:Natural=2, k_max:Count=10): # as in `cd`
     "Contrastive divergence with experts of several architectures, one in each step"
     def own(spec): return task.other(network(spec, task.data.shape, task.data.K))
