@@ -150,6 +150,7 @@ def compile_for(net:Network, small:bool, asked, device, seconds:float) -> tuple:
     if fuse(net.build()) is None: return False, 'nothing to fuse'
     return seconds > PAYS, Path(by).name if seconds > PAYS else 'a short run'
 
+# %% ../nbs/155_auto.ipynb #a155f17d
 def fitted(net:Network, shape, device='cpu', bf16='auto', compile='auto',
            images:float=float('inf'), # that pass through it forward and backward, about
           ) -> Fit:
