@@ -20,7 +20,6 @@ from typing import Callable, NamedTuple
 from fastcore.docments import docments
 
 from . import __version__
-from .auto import as_format
 from .benchmark import bench, bpc_bench
 from .core import DECODERS, Coreset, choose, provenance, registry, within_memory
 from .data import NAMED, load, overview
@@ -98,6 +97,8 @@ class Option(NamedTuple):
         return (self.help + ('' if none else f' (default: {self.default})')).replace('%', '%%')
 
 # %% ../nbs/970_cli.ipynb #2bbf2000
+from .auto import as_format
+
 def options(f, # a function with documented arguments
             skip=(), # names that are no options
            ) -> dict: # name -> `Option`
@@ -134,7 +135,8 @@ class Parser(argparse.ArgumentParser):
         for o in opts.values():
             # what a recipe may switch on can be switched off
             flags = {truth:'store_true' if title=='options' else argparse.BooleanOptionalAction, switch:Switch}
-            how = dict(action=flags[o.kind]) if o.kind in (truth, switch) else dict(type=o.kind, metavar=METAVAR.get(getattr(o.kind, 'func', o.kind), 'VALUE'))
+            of_text = dict(type=o.kind, metavar=METAVAR.get(getattr(o.kind, 'func', o.kind), 'VALUE'))
+            how = dict(action=flags[o.kind]) if o.kind in flags else of_text
             group.add_argument(o.flag, default=argparse.SUPPRESS, help=o.text, **how)
 
     def known(self, argv) -> tuple: # (name -> value, words that mean nothing)
