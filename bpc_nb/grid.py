@@ -305,7 +305,7 @@ def transfer(path, # of a coreset
     for k,net in wanted.items():
         with held(results/f'.{k}.lock') as mine:
             if not mine or k in done(results): continue
-            fast = best_here(net, data, PROTOCOLS[protocol]['epochs']*runs*len(S.y), device)
+            fast = best_here(net, data, choose(protocol, PROTOCOLS, 'protocol')['epochs']*runs*len(S.y), device)
             try: r = evaluate(S, data, runs, protocol, fast, seed, control=True, device=device)
             except Diverged as e: r = dict(diverged=str(e), protocol=protocol, epochs=PROTOCOLS[protocol]['epochs'], net=net, runs=runs,
                                            seed=seed, labels='soft' if S.y.is_floating_point() else 'hard')
@@ -322,7 +322,7 @@ def whole_data(data:Data, # of which the training images are taken; those that w
                runs:int=5, seed:int=0, device='cpu', progress=False) -> dict: # a line
     "Test students of the whole data set; what has a line is not run again"
     results, spec = Path(results), net or usual(data.name, 'net')
-    fast = best_here(spec, data, (epochs or PROTOCOLS[protocol]['epochs'])*runs*len(data.train.y), device)
+    fast = best_here(spec, data, (epochs or choose(protocol, PROTOCOLS, 'protocol')['epochs'])*runs*len(data.train.y), device)
     with held(results/f".{(k := named(['whole', of_data(data), spec, protocol, epochs, runs, seed]))}.lock", wait=True):
         if k not in done(results):
             began = time.perf_counter()
