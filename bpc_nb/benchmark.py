@@ -173,14 +173,15 @@ def noise(D:Coreset) -> Data:
     none = Split(D.x[:0], D.y[:0])
     return Data('noise', Split(D.x, D.y), none, none, tuple('0123456789'), Transform(), dict(checksum='', recipe={}))
 
-def our_experts(w:Workload, augment:str=SIAMESE, **fast): # fast: `bf16`, `compile`
+def our_experts(w:Workload, augment:str=SIAMESE, bf16:bool=False, compile:bool=False):
     "One epoch of `experts`"
     net, D, _ = subject(w)
-    accelerate(net, **fast) # loads the compiler, where it will be needed
-    data = noise(D)
+    accelerate(net, bf16, compile) # loads the compiler, where it will be needed
+    data, asked = noise(D), lambda yes: 'always' if yes else False
     def go():
         with TemporaryDirectory() as folder:
-            b = experts(data, net, folder, EXPERTS, epochs=1, lr=.02, batch=BATCH, augment=augment, progress=False, **fast)
+            b = experts(data, net, folder, EXPERTS, epochs=1, lr=.02, batch=BATCH, augment=augment, progress=False,
+                        bf16=asked(bf16), compile=asked(compile))
             return torch.stack([b.read(i, 1) for i in b.complete])
     return go
 

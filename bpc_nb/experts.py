@@ -20,6 +20,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from .augment import Strategy, augment as augmentation
+from .auto import FORMATS, Format, fitted, unformatted
 from .core import provenance, stream, within_memory, write_atomic
 from .data import Data, Split
 from .options import Count, NonNegative, Part, Positive, Share, check_all, one_of, parameters
@@ -70,9 +71,10 @@ class Buffer(NamedTuple):
         return [(i, r) for i,m in enumerate(sizes) if self.shard(i, E).exists() for r in range(m)]
 
     @property
-    def key(self): # two buffers with the same key hold the same trajectories
-        "A short name for what it was made for, and how"
-        return hashlib.sha256(json.dumps({k:v for k,v in self.index.items() if k!='made'}, sort_keys=True).encode()).hexdigest()[:12]
+    def key(self): # two buffers with the same key hold the same trajectories, but for rounding
+        "A short name for what it was made for"
+        what = {k:v for k,v in unformatted(self.index).items() if k!='made'}
+        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
     def shard(self, group:int, epoch:int): return self.folder/f'g{group:03}_e{epoch:03}.safetensors'
 
@@ -101,7 +103,7 @@ def of_data(data:Data) -> dict:
 # %% ../nbs/210_experts.ipynb #0ec01db7
 def describe(data:Data, net:Network, **options) -> dict:
     "What a buffer is made for; two buffers are interchangeable when these agree"
-    return dict(net=net.name, P=net.P, **of_data(data), **options)
+    return dict(net=net.name, P=net.P, **of_data(data), **unformatted(options))
 
 # %% ../nbs/210_experts.ipynb #00fddedb
 def same_or_raise(have:dict, want:dict, folder):
@@ -155,13 +157,17 @@ def enough(n:int):
     if world() > n: raise ValueError(f"n: {n} trajectories for {world()} ranks; each rank needs one of its own, "
                                      f"so train more of them (for distill: --experts n={world()}) or start at most {n} processes")
 
-def claim(folder:Path, want:dict, any_group:bool) -> Buffer:
+def claim(folder:Path, want:dict, any_group:bool,
+          used:dict={}) -> Buffer: # how it will be computed: noted, never compared
     "Begin a folder, or take up one that was begun with the same options"
     if (folder/'index.json').exists():
         have = open_buffer(folder).index
         if any_group: want = want | dict(group=have.get('group')) # how many were trained at once does not matter
         same_or_raise(have, want, folder)
-    else: write_atomic(folder/'index.json', lambda tmp: Path(tmp).write_text(json.dumps(want | dict(made=provenance()), indent=1)))
+        want = want | {k:have[k] for k in FORMATS if k in have}
+    else:
+        want = want | used
+        write_atomic(folder/'index.json', lambda tmp: Path(tmp).write_text(json.dumps(want | dict(made=provenance()), indent=1)))
     return Buffer(folder, want)
 
 # %% ../nbs/210_experts.ipynb #0f73aa27
@@ -204,12 +210,15 @@ def train_group(buffer:Buffer, go:Callable, net:Network, # go: of `trainer`
 FULL = ("the epochs that are finished stay in {}, and the same command goes on there when more is free; "
         "else begin another folder with group=1, a smaller batch or a narrower net")
 
-def started(data:Data, net:Network, folder:Path, o:dict, device) -> Buffer: # o: options of `experts`
+def started(data:Data, net:Network, folder:Path, o:dict, device) -> tuple: # o: options of `experts`; (buffer, o as it is computed)
     "The folder of sound options, begun or taken up"
     check_all(o, parameters(experts))
     enough(o['n'])
     group = o['group'] or (-(-o['n']//world()) if together(net, device) else 1)
-    return once(claim, folder, describe(data, net, **o | dict(group=group)), o['group'] is None)
+    passes = o['n']*o['epochs']*o['part']*len(data.train.y)
+    used = once(fitted, net, data.shape, device, *(o[k] for k in FORMATS), passes)._asdict()
+    used = {k:used[k] for k in FORMATS}
+    return once(claim, folder, describe(data, net, **o | dict(group=group)), o['group'] is None, used), o | used
 
 def train_groups(buffer:Buffer, groups, one:Callable, progress:bool): # one: `(group, bar)`
     "Train some groups"
@@ -234,17 +243,17 @@ def experts(data:Data, # what to train on: its training part
             seed:int=0, # of initialisation, order and augmentation
             half:bool=False, # store float16
             group:Count=None, # experts trained at once; all of a rank where networks are small, else one
-            bf16:bool=False, # convolutions and products in bfloat16
-            compile:bool=False, # fuse what lies between them; needs a C++ compiler
+            bf16:Format='auto', # convolutions and products in bfloat16; auto: where it is faster
+            compile:Format='auto', # fuse what lies between them; auto: where there is a compiler, and it pays
             device='cpu', progress:bool=True,
             after:Callable=None, # called with the epoch's number after each one is stored
            ) -> Buffer:
     "Train experts on the data, a checkpoint after every epoch, resumable"
     given = dict(n=n, epochs=epochs, lr=lr, part=part, batch=batch, momentum=momentum, weight_decay=weight_decay, loss=loss,
                  augment=augment, seed=seed, half=half, bf16=bf16, compile=compile, group=group)
-    buffer = started(data, net, Path(folder), given, device)
+    buffer, used = started(data, net, Path(folder), given, device)
     with within_memory(FULL.format(folder)):
-        one = partial(train_group, buffer, trainer(net, given, device), net, [t.to(device) for t in data.train], data.held, after)
+        one = partial(train_group, buffer, trainer(net, used, device), net, [t.to(device) for t in data.train], data.held, after)
         dealt(lambda groups: train_groups(buffer, groups, one, progress), range(-(-n//buffer.index['group'])))
     return buffer
 

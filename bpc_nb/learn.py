@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
+from .auto import FORMATS, normalised
 from .core import Coreset, choose, registry, stream
 from .data import Data
 from .energy import energy
@@ -42,13 +43,14 @@ class Task(NamedTuple):
 ENERGY = options_of(energy)
 
 def task_of(net:Network, # as it is
-            config:dict={}, # options of the energy, `bf16` and `compile`; what is not there has its default
+            config:dict={}, # options of the energy, `bf16` and `compile` as they were chosen; what is not there has its default
             data:Data=None, experts=None, # as in `Task`
             experts_of:Callable=None) -> Task: # `net -> experts` of another network, made as those of the run
     "Put a task together"
-    fast, of = accelerate(net, config.get('bf16', False), config.get('compile', False)), {k:config[k] for k in ENERGY if k in config}
+    low, fuse = (config.get(k) in (True, 'always') for k in FORMATS) # what nobody chose is left as it is
+    fast, of = accelerate(net, low, fuse), {k:config[k] for k in ENERGY if k in config}
     plain = {k:v for k,v in of.items() if k in ('loss','block')}
-    def other(net): return task_of(net, config, data, experts_of and experts_of(net), experts_of)
+    def other(net): return task_of(net, config | dict(bf16=low and normalised(net)), data, experts_of and experts_of(net), experts_of)
     return Task(energy(fast.apply, **of), fast, data, experts, energy(fast.apply, **plain | dict(scale='sum')), other)
 
 # %% ../nbs/400_learn.ipynb #0b99658d

@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .auto import FORMATS, unformatted
 from .core import Coreset, write_atomic
 from .learn import State, one_each
 from .ranks import restarts, world
@@ -88,7 +89,7 @@ def note(out:Path, row:dict):
     except OSError as e: raise OSError(f"could not write {out/'log.jsonl'} ({e.strerror}); free some space and resume the run") from e
 
 # %% ../nbs/405_runs.ipynb #f3ee3f93
-HOW = 'bf16', 'compile', 'block' # how a run computes, not what: these may change on resuming
+HOW = *FORMATS, 'block' # how a run computes, not what: these may change on resuming
 
 def how(out:Path, resume:bool, streams) -> tuple: # (resume, streams)
     "Whether a run goes on, as it does without being told where torchrun may restart it, and with how many streams"
@@ -107,9 +108,10 @@ def begin(out:Path, head:dict, # what was asked for
         raise ValueError(f"out: {out} holds a run already; continue it with --resume or choose another folder")
     if resume and not path.exists(): raise FileNotFoundError(f"resume: there is no run in {out}; leave --resume away to start one")
     have = dict(streams=1) | defaults | json.loads(path.read_text()) if resume else head
+    what = lambda v: unformatted(v) if isinstance(v, dict) else v # options of the experts
     for k in head:
         if k in HOW or k=='steps' and have.get(k, 0) <= head[k]: continue
-        if have.get(k)!=head[k]: raise ValueError(f"resume: the run in {out} has {k} = {have.get(k)!r}, not {head[k]!r}; "
+        if what(have.get(k))!=what(head[k]): raise ValueError(f"resume: the run in {out} has {k} = {have.get(k)!r}, not {head[k]!r}; "
                                                   "keep the options of a run, only steps may grow")
     write_atomic(path, lambda tmp: Path(tmp).write_text(json.dumps(head, indent=1)))
     if not (resume and checkpoint.exists()): forget(out)

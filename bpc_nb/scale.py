@@ -14,9 +14,10 @@ from statistics import median
 
 import torch
 
+from .auto import Format, fitted
 from .benchmark import Pair
 from .core import Coreset, provenance, registry, stream
-from .distill import DEFAULT
+from .distill import DEFAULT, formats_of
 from .options import whole
 from .learn import begun, learner_of, outer_step, streams_of, task_of
 from .networks import network
@@ -51,12 +52,13 @@ def time_step(ipc:int=10, # images per class, of ten classes
               shape=(3,32,32), # of an image
               net:str='convnet', # its spec
               steps:int=5, # that are timed, after one that is not
-              bf16:bool=False, compile:bool=False, device='cpu') -> dict:
+              bf16:Format='auto', compile:Format='auto', device='cpu') -> dict:
     "Time of an outer step on these ranks"
     for k,v in dict(ipc=ipc, L=L, steps=steps).items(): whole(k, v, 1)
     spec, gen = network(net, tuple(shape), 10), stream(0, 'scale')
     x, theta = torch.randn(10*ipc, *shape, generator=gen).to(device), spec.init(gen).to(device)
-    task = task_of(spec, dict(bf16=bf16, compile=compile), experts=Pair(theta, theta + .01))
+    fast = formats_of(once(fitted, spec, tuple(shape), device, bf16, compile))
+    task = task_of(spec, fast, experts=Pair(theta, theta + .01))
     l = learner_of(registry()[DEFAULT].make(task, L=L))
     S = Coreset(x, torch.arange(10, device=device).repeat_interleave(ipc))
     s = begun(S, l)
@@ -65,7 +67,7 @@ def time_step(ipc:int=10, # images per class, of ten classes
     mine = [median([step(i) for i in range(steps+1)][1:]), median([seconds(lambda: total(b), device) for _ in range(steps+1)][1:])]
     took, added = zip(*dealt(lambda some: [mine for _ in some], range(world())))
     return dict(workload=f"{net}, {'x'.join(map(str, shape))}, ipc {ipc}, L {L}", ranks=world(),
-                machines=int(os.environ.get('GROUP_WORLD_SIZE', 1)), device=device, bf16=bf16, compile=compile,
+                machines=int(os.environ.get('GROUP_WORLD_SIZE', 1)), device=device, **fast,
                 seconds=max(took), sum_seconds=max(added), bytes=8*len(b), draws_per_second=world()/max(took), made=provenance())
 
 # %% ../nbs/940_scale.ipynb #415d569f
@@ -81,8 +83,8 @@ def bpc_scale(ipc:int=10, # images per class
               net:str='convnet', # architecture
               steps:int=5, # that are timed
               quick:bool=False, # images of 8x8 pixels: some seconds
-              bf16:bool=False, # convolutions and products in bfloat16
-              compile:bool=False, # fuse what lies between them; needs a C++ compiler
+              bf16:Format='auto', # convolutions and products in bfloat16; auto: where it is faster
+              compile:Format='auto', # fuse what lies between them; auto: where there is a compiler, and it pays
               device:str='auto', # cpu, cuda or auto
               out:str=None, # file of JSON lines to add the result to, e.g. results/scale.jsonl
               json:bool=False): # print one JSON object

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mode
 
 from .distill import DEFAULT, usual
-from .grid import RESULTS, cells, file_digest, done, key, lines, coreset_file
+from .grid import RESULTS, cells, file_digest, done, key, lines, coreset_file, spelled
 
 # %% ../nbs/960_tables.ipynb #db4baaa4
 DASH = '–'
@@ -81,7 +81,7 @@ CHAIN = 'L', 'alpha', 'temperature' # what tells contrastive divergence from its
 
 def grouped(rows) -> list: # of {label: lines}, one for each data set, ipc and protocol
     "The lines that belong together"
-    options = lambda r, among: json.dumps({k:v for k,v in r['config'].items() if (k in CHAIN)==among}, sort_keys=True)
+    options = lambda r, among: json.dumps({k:v for k,v in spelled(r['config'], r['data']).items() if (k in CHAIN)==among}, sort_keys=True)
     groups = {}
     for r in rows: groups.setdefault((r['data'], r['ipc'], r['protocol']), {}).setdefault(options(r, False), []).append(r)
     def of(lines): # one group for each chain, all with the same controls

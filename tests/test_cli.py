@@ -335,7 +335,7 @@ def test_a_server_that_fails_is_an_error_and_not_part_of_the_json(bpc, monkeypat
 @pytest.mark.parametrize('method', [m for m in registry() if not m.startswith('cafe')]) # an episode of CAFE takes seconds, and is timed four times
 def test_every_method_can_be_planned(method):
     said = plan(method, 'digits', 1, device='cpu', net='convnet:width=4,depth=2', experts=dict(n=1, epochs=1), select_runs=1)
-    assert said['seconds_total'] > 0 and (said['step_seconds'] > 0)==registry()[method].steps
+    assert said['seconds'] > 0 and (said['step_seconds'] > 0)==registry()[method].steps
 
 def test_plan_takes_the_words_of_distill_and_is_near_what_the_run_takes(bpc):
     "Each is timed by itself on the same machine; the best of three, as others may use it too"
@@ -344,10 +344,10 @@ def test_plan_takes_the_words_of_distill_and_is_near_what_the_run_takes(bpc):
     for i in range(3):
         code, out, err = bpc('plan', *words, '--out', 'x', '--json')
         said = json.loads(out)
-        assert code == 0 and said['steps'] == 60 and said['looks'] == 2 and said['seconds_total'] == pytest.approx(sum(said['seconds'].values()))
+        assert code == 0 and said['steps'] == 60 and said['looks'] == 2 and said['seconds'] == pytest.approx(sum(said['parts'].values()))
         began = time.perf_counter()
         assert bpc('distill', *words, '--out', f'run{i}', '--seed', i, '--experts', f'n=2,epochs=3,seed={i}', '--json')[0] == 0
-        near.append((said['seconds_total'] - said['seconds']['first_calls'])/(time.perf_counter() - began))
+        near.append((said['seconds'] - said['parts']['first_calls'])/(time.perf_counter() - began))
         if .75 < near[-1] < 1.25: return
     pytest.fail(f'planned seconds over measured ones: {near}')
 

@@ -98,7 +98,7 @@ RECIPES = { # (None, None) is for data of one's own
     (None, None): dict(lr=.1, steps=200, every=20),  # published: 2000 episodes
     ('digits', None): dict(net='convnet:width=64,depth=2', average=.98, steps=20, every=5, real=64, watch=20, most=10),
     ('mnist', None): dict(average=.98, select_runs=2, select_protocol='dc'),
-    ('mnist', 1): dict(steps=40, every=10, real=64, watch=20, most=10, bf16=True, compile=True), # for two cores
+    ('mnist', 1): dict(steps=40, every=10, real=64, watch=20, most=10), # for two cores
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
 }
 

@@ -53,16 +53,16 @@ RECIPES = { # chosen on held-out images
                            experts=dict(n=10)),
     ('digits', 1): dict(steps=600, T=5),
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5),
-    ('mnist', None): dict(bf16=True, compile=True, average=.98, every=200, select_runs=2, select_protocol='dc',
-                          experts=dict(n=30, epochs=3, part=.1, batch=128, bf16=True, compile=True)),
+    ('mnist', None): dict(average=.98, every=200, select_runs=2, select_protocol='dc',
+                          experts=dict(n=30, epochs=3, part=.1, batch=128)),
     ('mnist', 1): dict(steps=800, lr=100., alpha=.06, T=2, k_max=2),
     ('mnist', 10): dict(steps=360, every=60, select_runs=1, lr=20., alpha=.1, L=36, T=3, k_max=3, start='herding',
-                        experts=dict(n=8, epochs=6, part=.2, batch=128, bf16=True, compile=True)),
-    ('cifar10', None): dict(bf16=True, compile=True, average=.98, every=200, select_runs=2, select_protocol='dc',
-                            experts=dict(n=24, epochs=3, part=.25, batch=128, bf16=True, compile=True)),
+                        experts=dict(n=8, epochs=6, part=.2, batch=128)),
+    ('cifar10', None): dict(average=.98, every=200, select_runs=2, select_protocol='dc',
+                            experts=dict(n=24, epochs=3, part=.25, batch=128)),
     ('cifar10', 1): dict(steps=800, lr=100., alpha=.1, T=2, k_max=1),
     ('cifar10', 10): dict(steps=250, every=50, select_runs=1, lr=20., alpha=.2, L=36, T=6, k_max=1, start='herding',
-                          experts=dict(n=8, epochs=6, part=.25, batch=128, bf16=True, compile=True)),
+                          experts=dict(n=8, epochs=6, part=.25, batch=128)),
 }
 
 # %% ../../nbs/420_cd.ipynb #d97e565c

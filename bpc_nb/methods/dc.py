@@ -88,7 +88,7 @@ RECIPES = { # (None, None) is for data of one's own
     ('digits', 1): dict(steps=300),
     ('digits', 10): dict(steps=15, every=5, inner=20), # ten matches each; from a short search
     ('mnist', None): dict(average=.98, select_runs=2, select_protocol='dc'),
-    ('mnist', 1): dict(steps=500, real=64, bf16=True, compile=True), # for two cores
+    ('mnist', 1): dict(steps=500, real=64), # for two cores
     ('mnist', 10): dict(steps=400, every=50),        # 10 matches and 50 epochs each; published: 1000
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
     ('cifar10', 10): dict(steps=400, every=50),

@@ -39,7 +39,7 @@ RECIPES = { # (None, None) is for data of one's own
     (None, None): dict(lr=1.),                       # published
     ('digits', None): dict(net='convnet:width=64,depth=2', average=.98, steps=400),
     ('mnist', None): dict(average=.98, select_runs=2, select_protocol='dc'),
-    ('mnist', 1): dict(steps=1500, every=250, real=64, bf16=True, compile=True), # for two cores
+    ('mnist', 1): dict(steps=1500, every=250, real=64), # for two cores
     ('mnist', 10): dict(steps=5000, every=500),
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc', steps=5000, every=500),
 }

@@ -191,8 +191,8 @@ def forgetting(task:Task, # data and experts
 # %% ../../nbs/500_select.ipynb #14274136
 RECIPES = {
     ('digits', None): dict(net='convnet:width=64,depth=2', experts=dict(n=10)), # as `cd`
-    ('mnist', None): dict(bf16=True, compile=True, select_runs=1, select_protocol='dc', # as `cd`, but for one look at the held-out part
-                          experts=dict(n=1, epochs=10, batch=128, lr=.01, momentum=.9, bf16=True, compile=True)),
+    ('mnist', None): dict(select_runs=1, select_protocol='dc', # as `cd`, but for one look at the held-out part
+                          experts=dict(n=1, epochs=10, batch=128, lr=.01, momentum=.9)),
 }
 def by_net(config): return frozenset({'experts'} if config['features']=='net' else ())
 
