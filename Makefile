@@ -1,14 +1,19 @@
-# make demo | make test | make export | make docs | make readme | make package | make clean
+# make demo | make test | make test-all | make export | make docs | make readme | make package | make clean
 VENV ?= .venv
 BIN  := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE   # compiling torch anew takes each start of Python seconds
 
-.PHONY: demo test notebooks export docs readme package clean
+.PHONY: demo test test-all notebooks tests export docs readme package clean
 demo: $(VENV)/.stamp          ## install what is missing, run the main job
 	$(BIN)/bpc demo
 
-test: notebooks               ## every notebook is a test; tests/ holds what they cannot say about themselves
-	$(BIN)/python -m pytest -q tests
+test: notebooks tests           ## every notebook is a test; tests/ holds what they cannot say about themselves
+test-all: notebooks             ## and the slow ones
+	$(PYTEST) tests
+
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile # a process on each core, a file to one of them
+tests: $(VENV)/.stamp
+	$(PYTEST) -m 'not slow' tests
 
 notebooks: $(VENV)/.stamp     ## each of them runs, and gives what it is saved with
 	$(BIN)/python .ci/notebooks

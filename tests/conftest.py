@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+own_cache = os.environ.get('BPC_CACHE') # before a test has another
 beside = Path(__file__).resolve().parents[2]/'shared'/'data'
 if not os.environ.get('BPC_DATA') and beside.is_dir(): os.environ['BPC_DATA'] = str(beside)
 
@@ -16,17 +17,27 @@ def data_root():
     return Path(root)
 
 
+@pytest.fixture
+def kept(monkeypatch):
+    "Real sets are decoded once per machine, not once per test"
+    monkeypatch.delenv('BPC_CACHE', raising=False)
+    if own_cache: monkeypatch.setenv('BPC_CACHE', own_cache)
+
+
+SHORT = 'from bpc_nb.evaluate import PROTOCOLS; PROTOCOLS["quick"]["epochs"] = 12\n' # in other processes: students that are soon done
 NET = 'convnet:width=8,depth=2'
 TINY = f'--net {NET} --L 5 --select-runs 1 --steps 60 --every 10'.split()
 
 
 @pytest.fixture(scope='module')
 def home(tmp_path_factory):
-    "A cache of its own, and one thread, as the command line's processes have in these tests"
+    "A cache of its own, one thread, as the command line's processes have in these tests, and students that are soon done"
     import torch
+    from bpc_nb.evaluate import PROTOCOLS
     with pytest.MonkeyPatch.context() as m:
         m.setenv('BPC_CACHE', str(tmp_path_factory.getbasetemp()/'cache'))
         m.setenv('OMP_NUM_THREADS', '1')
+        m.setitem(PROTOCOLS['quick'], 'epochs', 12)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         yield

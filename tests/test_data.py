@@ -1,5 +1,5 @@
 """Images and data: what a reader meets on a real disk, above all what is wrong with it."""
-import gzip, json, os, re, struct, subprocess, sys
+import gzip, json, os, struct, subprocess, sys
 from io import BytesIO
 from pathlib import Path
 
@@ -14,7 +14,6 @@ from bpc_nb.core import Coreset
 from bpc_nb.data import load, match, overview
 
 gen = lambda seed=0: Generator().manual_seed(seed)
-home_cache = os.environ.get('BPC_CACHE')
 
 
 @pytest.fixture(autouse=True)
@@ -488,12 +487,6 @@ def test_match_and_summary(tmp_path):
 
 
 # --- the real ones --------------------------------------------------------------------------------------------------------
-
-@pytest.fixture
-def kept(monkeypatch): # real sets are decoded once per machine, not once per test
-    monkeypatch.delenv('BPC_CACHE')
-    if home_cache: monkeypatch.setenv('BPC_CACHE', home_cache)
-
 
 def test_mnist(data_root, kept):
     d = load('mnist', held_out=0)

@@ -13,7 +13,7 @@ from bpc_nb import distill, runs
 from bpc_nb.core import Coreset
 from bpc_nb.metrics import Diverged
 from bpc_nb.methods import cd
-from conftest import NET, TINY
+from conftest import NET, SHORT, TINY
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -81,7 +81,7 @@ def test_pickle_is_refused_and_not_run(refused, tmp_path):
     ('--size 2.5', 'size'), ('--fold 9', 'fold'), ('--held-out 2', 'held_out'), ('--folds 1', 'folds'),
     ('--method cdd', "did you mean 'cd'?"), ('--net convnett', "did you mean 'convnet'?"), ('--net convnet:widht=8', "did you mean 'width'?"),
     ('--net torchvision:resnet19', "did you mean 'resnet18'?"), ('--tempertaure 1', "did you mean '--temperature'?"), ('--k-mx 1', "did you mean '--k-max'?"),
-    ('--loss crossentropy', "did you mean 'cross_entropy'?"), ('--scale maen', "did you mean 'mean'?"), ('--optimiser sdg', "did you mean 'sgd'?"),
+    ('--loss crossentropy', "did you mean 'cross_entropy'?"), ('--scale maen', "expected 'mean', 'sum' or a number above 0"), ('--optimiser sdg', "did you mean 'sgd'?"),
     ('--start rael', "did you mean 'real'?"), ('--select-protocol quik', "did you mean 'quick'?"), ('--augment flop', "did you mean 'flip'?"), ('--device gpu', 'device'),
     ('--experts epoch=3', "did you mean 'epochs'?"), ('--experts n=many', "'many' is not a whole number"), ('--experts n', 'name=value'),
     ('--experts n=0', 'n: expected'), ('--T 50', 'lower T'), ('--alpha -1', 'alpha'), ('--net convnet:depth=5', 'at least 32x32'),
@@ -158,7 +158,7 @@ def same_run(a, b):
     assert [*one] == [*two] == [0, 10, 20, 30, 40, 50, 60] and all(torch.equal(Coreset.load(one[k]).x, Coreset.load(two[k]).x) for k in one)
 
 
-PROGRAM = 'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from bpc_nb.cli import main; sys.exit(main())'
+PROGRAM = SHORT + 'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from bpc_nb.cli import main; sys.exit(main())'
 
 
 @pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)

@@ -13,7 +13,7 @@ FORKS = """
 import json, os, sys, traceback
 from importlib import import_module
 for gone in 'ipywidgets','nbdev','pytest': sys.modules[gone] = None
-import torch, torchvision
+import torch, torchvision, matplotlib.figure, matplotlib.backends.backend_agg, fastcore.all, safetensors.torch, tqdm.auto, PIL.Image # what others wrote
 for name in sys.argv[1:]:
     r,w = os.pipe()
     if not os.fork():

@@ -9,7 +9,6 @@ from bpc_nb import grid
 from bpc_nb.core import registry, stream
 from bpc_nb.data import load
 from bpc_nb.distill import configure, distill
-from bpc_nb.evaluate import PROTOCOLS
 from bpc_nb.learn import learner, task_of
 from bpc_nb.networks import network
 from conftest import NET
@@ -22,8 +21,7 @@ OF['cafe-dsa'] = OF['cafe']
 
 
 @pytest.mark.parametrize('method', METHODS)
-def test_goes_on_bit_for_bit(method, home, tmp_path, monkeypatch):
-    monkeypatch.setitem(PROTOCOLS['quick'], 'epochs', 12)
+def test_goes_on_bit_for_bit(method, home, tmp_path):
     options = SHORT | OF[method]
     whole = distill(method, 'digits', 1, tmp_path/'whole', steps=2, **options)
     distill(method, 'digits', 1, tmp_path/'cut', steps=1, **options)

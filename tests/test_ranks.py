@@ -7,13 +7,10 @@ import torch
 from safetensors.torch import load_file
 
 from bpc_nb.core import Coreset
-from bpc_nb.evaluate import PROTOCOLS
 from bpc_nb.experts import open_buffer
-from conftest import NET, TINY
+from conftest import NET, SHORT, TINY
 
 ROOT = Path(__file__).resolve().parents[1]
-
-SHORT = 'from bpc_nb.evaluate import PROTOCOLS; PROTOCOLS["quick"]["epochs"] = 12\n' # students of these tests
 
 # a process that has imported everything once; each job is a few forks of it, told who they are and where to meet as torchrun would
 FORKS = SHORT + """
@@ -71,10 +68,6 @@ def all_refuse(on):
         assert 0 not in codes and out == '' and err.startswith('bpc: ') and err.count('\n') == 1, (codes, out, err)
         for p in parts: assert p in err, err
     return run
-
-
-@pytest.fixture(autouse=True)
-def short(monkeypatch): monkeypatch.setitem(PROTOCOLS['quick'], 'epochs', 12)
 
 
 RUN = [*TINY, '--steps', '40', '--select-runs', '2']

@@ -10,7 +10,7 @@ from sklearn import datasets
 from bpc_nb.core import Coreset
 from bpc_nb.data import load, match
 from bpc_nb.distill import distill
-from bpc_nb.evaluate import evaluate, students
+from bpc_nb.evaluate import PROTOCOLS, evaluate, students
 from bpc_nb.networks import network
 from bpc_nb.predictive import predictive
 from bpc_nb.spaces import as_table, save_table
@@ -159,7 +159,8 @@ def test_a_coreset_is_judged_on_the_same_columns_only(tmp_path):
     assert math.isfinite(p['nll']) and p['n_test']==30
 
 
-def test_the_command_line_from_a_table_to_a_judged_coreset(bpc, refused, tmp_path):
+def test_the_command_line_from_a_table_to_a_judged_coreset(bpc, refused, tmp_path, monkeypatch):
+    monkeypatch.setitem(PROTOCOLS['quick'], 'epochs', 200)
     table(tmp_path/'wine.csv', 'wine')
     code, out, err = bpc('distill', 'wine.csv', '--label', 'species', '--ipc', 2, '--json', '--out', 'run')
     found = json.loads(out)
