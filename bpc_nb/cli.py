@@ -21,7 +21,7 @@ from fastcore.docments import docments
 
 from . import __version__
 from .benchmark import bench, bpc_bench
-from .core import DECODERS, Coreset, choose, provenance, registry, within_memory
+from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, within_memory
 from .data import NAMED, load, overview
 from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to
 from .doctor import bpc_doctor
@@ -288,7 +288,7 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
     kinds = [('coreset', ''), ('the same as 8-bit images', '_8bit'), (f'random real {item}s', '_random')]
     rows = [(k, mean_percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds if f'nll_mean{s}' in r]
     who = "students ({net}), protocol {protocol} ({epochs} epochs)" if evaluator=='students' else f"runs of {evaluator} ({{net}})"
-    how = ("{runs} " + who + ", {labels} labels, {n_test} test " + item + "s of {data}").format(**r)
+    how = ("{runs} " + who + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=label_words(r['labels']))
     return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how
 
 # %% ../nbs/970_cli.ipynb #fc82b7f2
@@ -315,7 +315,7 @@ def bpc_predictive(file, # a coreset, as `bpc distill` writes it
 # %% ../nbs/970_cli.ipynb #39b015ac
 def use_of(S:Coreset) -> dict: # plain values; None: there are none
     "How students use a coreset: its decoder, the kind of its labels, its weights, its step sizes"
-    return dict(decode=S.decode, labels='targets' if S.targets else 'probabilities' if S.y.is_floating_point() else 'hard',
+    return dict(decode=S.decode, labels=dict(soft='probabilities').get(kind := label_kind(S), kind),
                 weights=None if S.w is None else S.w.tolist(), steps=None if S.steps is None else S.steps.tolist())
 
 def use_in_words(S:Coreset) -> dict:
@@ -422,7 +422,7 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
     rows = transfer(file, data_of(Coreset.load(file), data, given), specs, results, protocol, runs, seed, auto(device))
     if json: return rows
     scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), mean_percent(r, '_random')])) for r in rows]
-    how = f"{runs} students each, {rows[0]['labels']} labels, protocol {protocol} ({rows[0]['epochs']} epochs)"
+    how = f"{runs} students each, {label_words(rows[0]['labels'])}, protocol {rows[0]['protocol']} ({rows[0]['epochs']} epochs)"
     return table(scores, ('trained on it', 'accuracy, %', 'random real')) + '\n' + how
 
 # %% ../nbs/970_cli.ipynb #5cd16616
@@ -453,7 +453,7 @@ def bpc_zoo(data:str=None, # print the card of one, else list all
     cards = [*catalogue().values()]
     if json: return dict(coresets=cards)
     rows = [(c['name'], c['ipc'], *(mean_percent(c['figures'], k) for k in ('','_8bit','_random')),
-             '{runs}, {labels} labels, {protocol}: {epochs} epochs'.format(**c['figures'])) for c in cards]
+             '{runs}, {of}, {protocol}: {epochs} epochs'.format(**c['figures'], of=label_words(c['figures']['labels']))) for c in cards]
     return table(rows, ('data', 'ipc', 'accuracy, %', '8 bit', 'random real', 'students')) + \
         "\nnext: bpc zoo NAME --ipc N, or bpc_nb.zoo.load_coreset(NAME, ipc=N)"
 

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'choose', 'Transform', 'write_atomic', 'cache_folder', 'Decoder', 'quarters',
-           'packed', 'Coreset', 'only_images', 'in_8bit', 'decoded', 'in_pixels', 'without_order', 'as_dataset',
-           'of_each', 'stored', 'save_coreset', 'read_coreset', 'image', 'save_png', 'save_folder', 'load_pt',
-           'Algorithm', 'iterate', 'stream', 'registry', 'no_memory', 'within_memory', 'provenance']
+           'packed', 'Coreset', 'only_images', 'in_8bit', 'decoded', 'in_pixels', 'without_order', 'label_kind',
+           'label_words', 'as_dataset', 'of_each', 'stored', 'save_coreset', 'read_coreset', 'image', 'save_png',
+           'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream', 'registry', 'no_memory', 'within_memory',
+           'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
 import difflib, hashlib, json, os, platform, tempfile
@@ -160,11 +161,18 @@ def in_pixels(S:Coreset) -> Coreset:
     "What students see, with pixels for a model's space: no whitening matrix is needed"
     return S._replace(x=S.pixels(), transform=Transform(), kept=None).examples()
 
+# %% ../nbs/000_core.ipynb #c87c9d59
 def without_order(S:Coreset, what:str) -> Coreset: # what: it shall become
     "Itself, or one sentence where it has step sizes, which belong to batches in their order"
     if S.steps is None: return S
     raise ValueError(f"coreset: its students take learned step sizes in order, which {what} cannot say; "
                      "use coreset.examples() and coreset.steps, or leave them out with coreset._replace(steps=None)")
+
+def label_kind(S:Coreset) -> str:
+    "What kind of labels a coreset has, as results say it"
+    return 'targets' if S.targets else 'soft' if S.y.is_floating_point() else 'hard'
+
+def label_words(kind:str) -> str: return kind if kind=='targets' else f'{kind} labels' # in a sentence
 
 def as_dataset(S:Coreset, space:str) -> TensorDataset: # 'pixels' or 'model'
     "What students see: images, labels (targets of a regression as they are), and weights where there are any"

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from .augment import augment as augmentation
 from .auto import FORMATS, fitted, unformatted
-from .core import Coreset, cache_folder, choose, provenance, registry, write_atomic
+from .core import Coreset, cache_folder, choose, label_kind, provenance, registry, write_atomic
 from .data import Data, load
 from .distill import DEFAULT, buffer_for, configure, defaults, distill, formats_of, known_to, usual, wants
 from .energy import energy
-from .evaluate import PROTOCOLS, evaluate
+from .evaluate import PROTOCOLS, evaluate, taught
 from .experts import experts, of_data
 from .fast import accelerate
 from .images import NAMED, as_size
@@ -307,8 +307,7 @@ def transfer(path, # of a coreset
             if not mine or k in done(results): continue
             fast = best_here(net, data, choose(protocol, PROTOCOLS, 'protocol')['epochs']*runs*len(S.y), device)
             try: r = evaluate(S, data, runs, protocol, fast, seed, control=True, device=device)
-            except Diverged as e: r = dict(diverged=str(e), protocol=protocol, epochs=PROTOCOLS[protocol]['epochs'], net=net, runs=runs,
-                                           seed=seed, labels='soft' if S.y.is_floating_point() else 'hard')
+            except Diverged as e: r = dict(diverged=str(e), **taught(S, protocol), net=net, runs=runs, seed=seed, labels=label_kind(S))
             add(results/'transfer.jsonl', dict(key=k, of=named(S.meta.get('made')), coreset=file_digest(path), data=data.name,
                                                **{k:S.meta.get(k) for k in ('method','ipc','L')},
                                                made_with=S.meta.get('net'), **r, made=provenance()))

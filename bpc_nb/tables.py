@@ -12,6 +12,7 @@ import csv, json
 from pathlib import Path
 from statistics import mode
 
+from .core import label_words
 from .distill import DEFAULT, usual
 from .grid import RESULTS, cells, file_digest, done, key, lines, coreset_file, spelled
 
@@ -71,7 +72,7 @@ def students_of(rows) -> str:
     "Who was asked: coresets (seeds or folds), students of each, labels, protocol"
     if not rows: return DASH
     each = {k:'/'.join(sorted({str(r[k]) for r in rows})) for k in ('runs','labels','protocol','epochs')}
-    return (f"{len(rows)} coreset{'s'*(len(rows) > 1)} x {each['runs']} students, {each['labels']} labels, {each['protocol']}: "
+    return (f"{len(rows)} coreset{'s'*(len(rows) > 1)} x {each['runs']} students, {label_words(each['labels'])}, {each['protocol']}: "
             f"{each['epochs']} epochs")
 
 # %% ../nbs/960_tables.ipynb #09eb047b

@@ -319,3 +319,36 @@ def test_what_an_export_cannot_say_is_refused(tmp_path):
     save_table(rows._replace(targets=True), tmp_path/'r.csv')
     assert (tmp_path/'r.csv').read_text().splitlines()[0] == 'x0,x1,x2,target label=a,target label=b' and list(tmp_path.iterdir()) == [tmp_path/'r.csv']
     assert preview(rows._replace(**steps), tmp_path/'look').exists() # a run with step sizes still ends with something to look at
+
+
+def test_a_card_says_how_a_coreset_is_used(tmp_path):
+    "Decoder, weights, step sizes; its few lines run as they stand, with all of them"
+    from bpc_nb import zoo
+    plain = zoo.card('digits', 1)
+    S = zoo.load_coreset('digits', 1)
+    line = plain['made'] | dict(key='k', data='digits', ipc=1, checksum='', **{k: plain['figures'][k] for k in zoo.FIGURES})
+    def lines_and_card(**of):
+        S._replace(**of).save(tmp_path/'s.safetensors')
+        card = zoo.card_of(line, tmp_path/'s.safetensors')
+        ran, few = [], zoo.few_lines(card)
+        exec(few.replace("range(", "range(1 or ").replace("from bpc_nb.zoo import load_coreset", ""),
+             dict(step=lambda *a: ran.append(a), load_coreset=lambda *a, **k: S._replace(**of)))
+        return ran, zoo.described(card)
+    ran, said = lines_and_card()
+    assert len(ran) == 1 and len(ran[0]) == 2 and said.splitlines()[1] == '' and 'use' not in plain
+    ran, said = lines_and_card(decode='factor2', w=torch.arange(1., 11.))
+    assert [len(t) for t in ran[0]] == [40]*3 and 'decoder factor2: each stored image gives students 4; weights from 1 to 10' in said
+    ran, said = lines_and_card(steps=torch.tensor([[.5, .25]]*3))
+    assert [len(a[0]) for a in ran] == [5]*6 and [a[2] for a in ran] == [.5, .25]*3 and 'learned step sizes, 3 epochs of 2, from 0.25 to 0.5' in said
+
+
+def test_labels_have_one_name_wherever_they_are_said(data):
+    from bpc_nb.core import label_kind, label_words
+    from bpc_nb.evaluate import evaluate
+    from bpc_nb.predictive import predictive
+    S = data.draw(1, torch.Generator().manual_seed(0))
+    for kind, T in dict(hard=S, soft=S._replace(y=torch.eye(10)), targets=S._replace(y=torch.eye(10), targets=True)).items():
+        short = dict(net='mlp:width=2', part='held')
+        assert label_kind(T) == evaluate(T, data, 1, eight_bit=False, epochs=1, **short)['labels'] == kind
+        assert predictive(T, data, 'ensemble', chains=1, students='quick', **short)['labels'] == kind
+    assert [label_words(k) for k in ('hard', 'soft', 'targets')] == ['hard labels', 'soft labels', 'targets']
