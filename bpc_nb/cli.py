@@ -26,7 +26,7 @@ from .data import NAMED, load, overview
 from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
-from .evaluate import PROTOCOLS, evaluate, evaluators, predict
+from .evaluate import PROTOCOLS, evaluate, evaluators, no_idle_protocol, predict
 from .experts import experts
 from .explorer import bpc_explore
 from .grid import grid, transfer, waiting, whole_data
@@ -278,7 +278,7 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
     "Judge a coreset on test images: fresh students, a posterior, ridge regression"
     for k in set.keys() & inspect.signature(evaluate).parameters:
         raise ValueError(f"set: {k!r} is no option of the evaluator alone; give it as --{k.replace('_', '-')}")
-    coreset = Coreset.load(file)
+    coreset = no_idle_protocol(Coreset.load(file), control, protocol=protocol)
     data = data_of(coreset, data, given)
     r = evaluate(coreset, data, runs, protocol, net, seed, control=control, evaluator=evaluator, device=auto(device),
                  progress=not json, **set)
@@ -423,6 +423,7 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
     if json: return rows
     scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), mean_percent(r, '_random')])) for r in rows]
     how = f"{runs} students each, {label_words(rows[0]['labels'])}, protocol {rows[0]['protocol']} ({rows[0]['epochs']} epochs)"
+    if rows[0]['protocol']!=protocol: how += f', random real {protocol}' # they have no step sizes of their own
     return table(scores, ('trained on it', 'accuracy, %', 'random real')) + '\n' + how
 
 # %% ../nbs/970_cli.ipynb #5cd16616
@@ -609,7 +610,7 @@ def spoken(said:str, # one sentence
         name, value = m[1].replace('_', '-'), m[2].strip("()'").replace(' ', '')
         return f'no --{name}' if value=='False' else f'--{name}' if value in ('','True','always') else f'--{name} {value}'
     if not names: return ' '.join(said.split())
-    return re.sub(rf"(?<![\w'\":,-])({'|'.join(names)})=(\(\d+, \d+\)|'always'|[\w.]*)", flag, ' '.join(said.split()))
+    return re.sub(rf"(?<![\w'\":,-])({'|'.join(names)})=(\(\d+, \d+\)|'[\w-]+'|[\w.]*)", flag, ' '.join(said.split()))
 
 # %% ../nbs/970_cli.ipynb #25675ce5
 dumps = partial(json.dumps, default=str)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SIAMESE', 'PROTOCOLS', 'GIVEN', 'EVALUATORS', 'in_order', 'fit_of', 'students', 'predict', 'taught', 'by_students',
-           'evaluators', 'asked', 'examples_of', 'without_steps', 'matched', 'means', 'facts', 'counted', 'as_filed',
-           'evaluate']
+           'evaluators', 'asked', 'examples_of', 'without_steps', 'no_idle_protocol', 'matched', 'means', 'facts',
+           'counted', 'as_filed', 'evaluate']
 
 # %% ../nbs/310_evaluate.ipynb #05d281f0
 import inspect
@@ -147,6 +147,15 @@ def without_steps(S:Coreset, evaluator:str) -> Coreset:
     raise ValueError(f"evaluator: the coreset has learned step sizes, which students take and {evaluator} cannot; "
                      "take evaluator='students', or coreset._replace(steps=None)")
 
+def no_idle_protocol(S:Coreset, control:bool, # whether random images are judged beside it: they have no step sizes of their own
+                     **typed) -> Coreset: # name -> value; None: not asked for
+    "The coreset, or one sentence for how students shall be trained where the coreset itself says it"
+    for k,v in typed.items():
+        if v is not None and S.steps is not None and not control:
+            raise ValueError(f"{k}: the coreset has step sizes of its own, which its students take, so {k}= would change nothing; "
+                             "leave it out")
+    return S
+
 def matched(coreset, data, net) -> tuple: # as in `evaluate`
     "A coreset and data in one model space, and the network that the coreset was made with"
     data = match(data, coreset)
@@ -203,7 +212,7 @@ def evaluate(coreset:Coreset, # what to judge
             ) -> dict: # plain values
     "Metrics of a coreset by an evaluator, over several runs"
     f, options, runs = asked(evaluator, dict(runs=runs, protocol=protocol) | options)
-    S, data, net = matched(coreset, data, net)
+    S, data, net = matched(no_idle_protocol(coreset, control, epochs=options.get('epochs')), data, net)
     eight_bit = eight_bit and space_of(S.x).eight_bit
     test, ipc = getattr(data, choose(part, ('train','held','test'), 'part')), max(1, len(S.x)//data.K)
     eight, same = as_filed(S, eight_bit)

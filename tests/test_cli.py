@@ -11,7 +11,7 @@ from PIL import Image
 from bpc_nb import __version__, cli, explorer
 from bpc_nb.core import Coreset, registry, stream
 from bpc_nb.data import load
-from bpc_nb.distill import outer
+from bpc_nb.distill import configure, outer, wants
 from bpc_nb.energy import energy
 from bpc_nb.evaluate import PROTOCOLS
 from bpc_nb.experts import experts as make_experts
@@ -142,6 +142,39 @@ def test_an_option_that_no_run_can_use(refused, monkeypatch, words, said):
     "is refused before experts are trained"
     monkeypatch.setattr('bpc_nb.distill.buffer_for', None)
     refused('distill', 'digits', '--device', 'cpu', *words.split(), parts=said)
+
+
+@pytest.mark.parametrize('command', ['distill', 'plan'])
+@pytest.mark.parametrize('words, said', [('--lr-labels 3', 'lr_labels: labels are hard here, and none is learned; add --labels soft, or leave --lr-labels out'),
+    ('--method dm --buffer none', 'buffer: dm draws from no experts, so --buffer would change nothing; leave it out'),
+    ('--method dm --experts n=3', 'experts: dm draws from no experts, so --experts would change nothing; leave it out')])
+def test_what_would_change_nothing_is_refused(refused, monkeypatch, command, words, said):
+    monkeypatch.setattr('bpc_nb.distill.buffer_for', None)
+    refused(command, 'digits', '--device', 'cpu', *words.split(), parts=said)
+
+
+def test_a_plan_takes_streams(bpc):
+    "and says that each takes its time"
+    words = 'plan', '--method', 'dm', '--net', 'mlp:width=4', '--device', 'cpu', '--json'
+    one, many = (json.loads(bpc(*words, *more)[1]) for more in ((), ('--streams', 50)))
+    assert many['step_seconds'] > 10*one['step_seconds']
+
+
+def test_a_coreset_with_step_sizes_is_judged_by_them_and_says_so(bpc, refused):
+    load('digits').draw(1, stream(0))._replace(steps=torch.tensor([[.02]]*3)).save('own.safetensors')
+    words = 'own.safetensors', '--data', 'digits', '--net', 'mlp:width=4', '--runs', 1, '--device', 'cpu'
+    assert 'protocol own steps (3 epochs)' in bpc('evaluate', *words)[1]
+    said = 'the coreset has step sizes of its own, which its students take'
+    refused('evaluate', *words, '--protocol', 'quick', parts=('protocol: ' + said, '--protocol would change nothing; leave it out'))
+    refused('evaluate', *words, '--set', 'epochs=3', parts='epochs: ' + said)
+    assert bpc('evaluate', *words, '--protocol', 'quick', '--control')[0] == 0 # that of the random images
+    out = bpc('transfer', 'own.safetensors', '--data', 'digits', '--nets', 'mlp:width=4', '--protocol', 'quick', '--runs', 1, '--device', 'cpu')[1]
+    assert out.endswith('protocol own steps (3 epochs), random real quick\n')
+
+
+def test_sentences_in_words_of_the_command_line():
+    names = 'decode', 'start', 'bf16', 'labels', 'size'
+    for said,want in {"take decode='identity'": 'take --decode identity', "start='kernel-herding', or": '--start kernel-herding, or', "bf16='always'": '--bf16', "labels='soft', or": '--labels soft, or', "size=(16, 24)": '--size 16,24'}.items(): assert cli.spoken(said, names) == want
 
 
 def test_list(bpc):
@@ -334,7 +367,8 @@ def test_a_server_that_fails_is_an_error_and_not_part_of_the_json(bpc, monkeypat
 
 @pytest.mark.parametrize('method', [m for m in registry() if not m.startswith('cafe')]) # an episode of CAFE takes seconds, and is timed four times
 def test_every_method_can_be_planned(method):
-    said = plan(method, 'digits', 1, device='cpu', net='convnet:width=4,depth=2', experts=dict(n=1, epochs=1), select_runs=1)
+    few = dict(experts=dict(n=1, epochs=1)) if 'experts' in wants(method, configure(method, 'digits', 1)) else {}
+    said = plan(method, 'digits', 1, device='cpu', net='convnet:width=4,depth=2', **few, select_runs=1)
     assert said['seconds'] > 0 and (said['step_seconds'] > 0)==registry()[method].steps
 
 def test_plan_takes_the_words_of_distill_and_is_near_what_the_run_takes(bpc):
