@@ -203,3 +203,15 @@ def test_zoo_and_tables(bpc, refused):
     found = json.loads(bpc('tables', '--json')[1])
     assert all(len({len(r) for r in rows}) == 1 for rows in found.values()) and len(found) == 10
     refused('tables', '--results', 'none', parts='there is no none/targets')
+
+
+def test_another_kind_of_coreset_has_a_row_of_its_own_that_says_so():
+    "However well it does, and whether the cell or its recipe asked for it"
+    from bpc_nb import tables
+    def line(held, typed={}, method='cd', **config): return dict(data='toy', ipc=1, protocol='dc', method=method, seed=0, held_out=held, config=dict(L=5) | config) | typed
+    plain, four, eight = line(.5), line(.9, decode='factor2'), line(.8, pixels='8bit', decode='identity')
+    named = {tables.row_name(g['CD'][0]): [r['held_out'] for r in g['CD']] for g in tables.grouped([four, plain, eight])}
+    assert named == {'toy': [.5], 'toy, decode=factor2': [.9], 'toy, pixels=8bit': [.8]}
+    dm = dict(method='dm', decode='factor2', order='least')
+    assert tables.variant(line(.9, **dm)) == 'dm, decode=factor2'
+    assert tables.variant(line(.9, dict(decode='factor2', order='least'), **dm)) == 'dm, order=least, decode=factor2'
