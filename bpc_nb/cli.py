@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'SCRIPT', 'data_options', 'COMMANDS', 'dumps',
            'NO_MEMORY', 'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch',
-           'Parser', 'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'bpc_distill',
-           'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show',
-           'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_zoo',
-           'bpc_tables', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'take_word', 'parser',
-           'method_in', 'spoken', 'usage', 'parse', 'main']
+           'Parser', 'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'needs_experts',
+           'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of',
+           'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer',
+           'bpc_whole', 'bpc_zoo', 'bpc_tables', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command',
+           'take_word', 'parser', 'method_in', 'spoken', 'usage', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -22,8 +22,8 @@ from fastcore.docments import docments
 from . import __version__
 from .benchmark import bench, bpc_bench
 from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, within_memory
-from .data import NAMED, load, overview
-from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to
+from .data import NAMED, Data, load, overview
+from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
 from .evaluate import PROTOCOLS, evaluate, evaluators, no_idle_protocol, predict
@@ -188,6 +188,12 @@ def mean_percent(found:dict, which='') -> str: # which: '', '_8bit' or '_random'
     return f"{100*found['accuracy_mean'+which]:.1f} ± {100*found['accuracy_std'+which]:.1f}"
 
 # %% ../nbs/970_cli.ipynb #01337019
+def needs_experts(method:str, data:Data, ipc:int, given:dict): # given: what was typed
+    "One sentence for experts that are typed for a method that draws from none"
+    if not given.keys() & {'experts','buffer'}: return
+    o = {k:v for k,v in given.items() if k in known_to(choose(method, registry(), 'method'))}
+    no_idle(method, configure(method, data.name, ipc, **of_space(method, data, o)), o.get('experts'), buffer=given.get('buffer'))
+
 def bpc_distill(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
                 ipc:int=1, # images per class
                 method:str=DEFAULT, # one of `bpc list`
@@ -200,6 +206,7 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
                 **given):
     "Learn a coreset from data"
     data = data_from(data, given)
+    needs_experts(method, data, ipc, given)
     out = Path(out or f"runs/{method}-{'_'.join(data.name.split())}-{ipc}-{seed}")
     if tensorboard: given['callback'] = board(out/'tensorboard', data.transform)
     try: coreset = distill(method, data, ipc, out, seed, resume, device=auto(device), progress=not json, **given)
@@ -222,7 +229,8 @@ def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, 
              **given):
     "Say what `bpc distill` with the same options will take"
     for k in 'out','seed','resume': given.pop(k, None) # make no difference
-    p = plan(method, data_from(data, given), ipc, auto(device), **given)
+    needs_experts(method, data := data_from(data, given), ipc, given)
+    p = plan(method, data, ipc, auto(device), **given)
     if json: return p | dict(made=provenance())
     seconds = {k.replace('_', ' '):f"{v:.0f} s" for k,v in p['parts'].items()}
     seconds['in all'] = f"{p['seconds']:.0f} s; {p['steps']} steps of {p['step_seconds']:.3f} s, {p['looks']} looks"

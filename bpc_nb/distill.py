@@ -60,7 +60,7 @@ def wants(method:str, config:dict) -> frozenset:
     return registry()[method].wants(config) | (first.wants(defaults(first)) if first else frozenset())
 
 def no_idle(method:str, config:dict, # as `configure` gives it
-            experts=None, lr_labels=None, buffer=None, **_): # as they were asked for
+            experts=None, lr_labels=None, buffer=None): # as they were asked for
     "One sentence for what was asked for and would change nothing; a recipe may have it"
     own = 'lr_labels' in parameters(registry()[method].make)
     if lr_labels is not None and config.get('labels', 'hard')=='hard' and not own:
@@ -86,7 +86,7 @@ def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of
     config['experts'] = written.get('experts', {}) | (options.get('experts') or {})
     for k in config['experts']: choose(k, OF_EXPERTS, 'option of experts')
     check_all({f'experts: {k}':v for k,v in config['experts'].items()}, {f'experts: {k}':p for k,p in OF_EXPERTS.items()})
-    no_idle(method, config, **options)
+    no_idle(method, config, lr_labels=options.get('lr_labels'))
     return config
 
 def of_space(method:str, data:Data, options:dict) -> dict:
@@ -199,12 +199,11 @@ def distill(method:str, # a name in `bpc list`
     "Learn a coreset: the best one on the held-out part"
     device, data = auto(device), data if isinstance(data, Data) else load(data)
     config = configure(method, data.name, ipc, **of_space(method, data, options))
-    no_idle(method, config, buffer=buffer)
     some_held(data)
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     config |= formats_of(once(fit_of_run, config, data, ipc, net, device))
     out = Path(out or once(tempfile.mkdtemp, '', 'bpc_'))
-    buffer = open_buffer(buffer, data, net) if buffer else None
+    buffer = open_buffer(buffer, data, net) if buffer and 'experts' in wants(method, config) else None
     enough_for(method, config, buffer)
     resume, streams = once(how, out, resume, streams)
     same_on_all(head := requested(method, data, ipc, net, seed, config, buffer, streams))

@@ -20,7 +20,7 @@ from .auto import Fit, fitted
 from .benchmark import Pair, peak
 from .core import DECODERS, Coreset, cache_folder, registry, stored, stream
 from .data import Data, load
-from .distill import configure, fit_of_run, no_idle, of_space, task, wants
+from .distill import configure, fit_of_run, of_space, task, wants
 from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import experts
@@ -127,7 +127,6 @@ def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `disti
     if device=='auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     if not isinstance(data, Data): data = load(data)
     config = configure(method, data.name, ipc, **of_space(method, data, options))
-    no_idle(method, config, buffer=buffer)
     one_each(streams := world() if streams is None else streams)
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     own, fit = options_of(experts) | config['experts'], fit_of_run(config, data, ipc, net, device)

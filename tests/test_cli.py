@@ -11,7 +11,7 @@ from PIL import Image
 from bpc_nb import __version__, cli, explorer
 from bpc_nb.core import Coreset, registry, stream
 from bpc_nb.data import load
-from bpc_nb.distill import configure, outer, wants
+from bpc_nb.distill import outer
 from bpc_nb.energy import energy
 from bpc_nb.evaluate import PROTOCOLS
 from bpc_nb.experts import experts as make_experts
@@ -367,8 +367,7 @@ def test_a_server_that_fails_is_an_error_and_not_part_of_the_json(bpc, monkeypat
 
 @pytest.mark.parametrize('method', [m for m in registry() if not m.startswith('cafe')]) # an episode of CAFE takes seconds, and is timed four times
 def test_every_method_can_be_planned(method):
-    few = dict(experts=dict(n=1, epochs=1)) if 'experts' in wants(method, configure(method, 'digits', 1)) else {}
-    said = plan(method, 'digits', 1, device='cpu', net='convnet:width=4,depth=2', **few, select_runs=1)
+    said = plan(method, 'digits', 1, device='cpu', net='convnet:width=4,depth=2', experts=dict(n=1, epochs=1), select_runs=1)
     assert said['seconds'] > 0 and (said['step_seconds'] > 0)==registry()[method].steps
 
 def test_plan_takes_the_words_of_distill_and_is_near_what_the_run_takes(bpc):

@@ -10,7 +10,7 @@ from fastcore.test import test_close as close
 import bpc_nb.distill as making, bpc_nb.plan as planning
 from bpc_nb.core import Coreset, registry
 from bpc_nb.data import load
-from bpc_nb.distill import configure, distill, known_to, wants
+from bpc_nb.distill import configure, distill, known_to
 from bpc_nb.experts import open_buffer
 from bpc_nb.grid import bare, cells, key, lines
 from bpc_nb.learn import Leaf, Learner, Method, by_loss, learner, starts, task_of
@@ -41,8 +41,7 @@ def add(monkeypatch):
 def small(name): # options that make a method's step short
     own = known_to(registry()[name])
     short = dict(L=1, T=1, k_max=1, samples=2, batch=20, real=4, watch=4, most=2, matches=1, inner=1)
-    wanted = 'experts' in wants(name, configure(name, 'digits', 1))
-    return {k:v for k,v in RUN.items() if k!='experts' or wanted} | {k:v for k,v in short.items() if k in own}
+    return RUN | {k:v for k,v in short.items() if k in own}
 
 
 # --- what is judged is what is saved -------------------------------------------------------------------------------------------
