@@ -6,11 +6,11 @@
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'MINUTES', 'DECISIVE', 'SCRIPT', 'data_options',
            'COMMANDS', 'dumps', 'NO_MEMORY', 'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options',
            'meant', 'Switch', 'Parser', 'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent',
-           'json_of', 'without_recipe', 'as_chosen', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of',
-           'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid',
-           'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_zoo', 'bpc_tables', 'bpc_demo', 'flags_of',
-           'bpc_completion', 'learning', 'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'parse',
-           'main']
+           'needs_experts', 'json_of', 'without_recipe', 'as_chosen', 'bpc_distill', 'bpc_plan', 'bpc_experts',
+           'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list',
+           'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_zoo', 'bpc_tables', 'bpc_demo',
+           'flags_of', 'bpc_completion', 'learning', 'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage',
+           'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -24,12 +24,12 @@ from fastcore.docments import docments
 from . import __version__
 from .benchmark import bench, bpc_bench
 from .budget import chosen, side_for, sides_in, time_is_up
-from .core import DECODERS, Coreset, choose, provenance, registry, within_memory
-from .data import NAMED, load, overview
-from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to
+from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, within_memory
+from .data import NAMED, Data, load, overview
+from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
-from .evaluate import PROTOCOLS, evaluate, evaluators, predict
+from .evaluate import PROTOCOLS, evaluate, evaluators, no_idle_protocol, predict
 from .experts import experts
 from .explorer import bpc_explore
 from .grid import grid, transfer, waiting, whole_data
@@ -190,6 +190,13 @@ def mean_percent(found:dict, which='') -> str: # which: '', '_8bit' or '_random'
     "Mean and standard deviation, in percent"
     return f"{100*found['accuracy_mean'+which]:.1f} ± {100*found['accuracy_std'+which]:.1f}"
 
+# %% ../nbs/970_cli.ipynb #b0d9e703
+def needs_experts(method:str, data:Data, ipc:int, given:dict): # given: what was typed
+    "One sentence for experts that are typed for a method that draws from none"
+    if not given.keys() & {'experts','buffer'}: return
+    o = {k:v for k,v in given.items() if k in known_to(choose(method, registry(), 'method'))}
+    no_idle(method, configure(method, data.name, ipc, **of_space(method, data, o)), o.get('experts'), buffer=given.get('buffer'))
+
 # %% ../nbs/970_cli.ipynb #b0d9e701
 MINUTES, DECISIVE = 15, ('net','steps','experts','buffer','start') # who types one of these has decided
 
@@ -214,7 +221,7 @@ def as_chosen(method:str, source, ipc:int, minutes:float|None, given:dict, devic
         data = data_from(source, given, kept)
         return data, {k:v for k,v in begun.items() if k in known_to(m)} | given, ['options as this run began']
     if open_ and 'size' not in given and folder.is_dir() and (side := side_for(sides_in(folder), allowed)): given['size'] = side
-    data = data_from(source, given)
+    needs_experts(method, data := data_from(source, given), ipc, given)
     if minutes is None and len(data.shape)!=3 or not open_ or not len(data.held.y): return data, given, [] # `distill` says the last
     c = chosen(method, data, ipc, allowed, device)
     return data, c.options | given, c.why
@@ -318,7 +325,7 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
     "Judge a coreset on test images: fresh students, a posterior, ridge regression"
     for k in set.keys() & inspect.signature(evaluate).parameters:
         raise ValueError(f"set: {k!r} is no option of the evaluator alone; give it as --{k.replace('_', '-')}")
-    coreset = Coreset.load(file)
+    coreset = no_idle_protocol(Coreset.load(file), control, protocol=protocol)
     data = data_of(coreset, data, given)
     r = evaluate(coreset, data, runs, protocol, net, seed, control=control, evaluator=evaluator, device=auto(device),
                  progress=not json, **set)
@@ -328,7 +335,7 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
     kinds = [('coreset', ''), ('the same as 8-bit images', '_8bit'), (f'random real {item}s', '_random')]
     rows = [(k, mean_percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds if f'nll_mean{s}' in r]
     who = "students ({net}), protocol {protocol} ({epochs} epochs)" if evaluator=='students' else f"runs of {evaluator} ({{net}})"
-    how = ("{runs} " + who + ", {labels} labels, {n_test} test " + item + "s of {data}").format(**r)
+    how = ("{runs} " + who + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=label_words(r['labels']))
     return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how
 
 # %% ../nbs/970_cli.ipynb #fc82b7f2
@@ -355,7 +362,7 @@ def bpc_predictive(file, # a coreset, as `bpc distill` writes it
 # %% ../nbs/970_cli.ipynb #39b015ac
 def use_of(S:Coreset) -> dict: # plain values; None: there are none
     "How students use a coreset: its decoder, the kind of its labels, its weights, its step sizes"
-    return dict(decode=S.decode, labels='targets' if S.targets else 'probabilities' if S.y.is_floating_point() else 'hard',
+    return dict(decode=S.decode, labels=dict(soft='probabilities').get(kind := label_kind(S), kind),
                 weights=None if S.w is None else S.w.tolist(), steps=None if S.steps is None else S.steps.tolist())
 
 def use_in_words(S:Coreset) -> dict:
@@ -462,7 +469,8 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
     rows = transfer(file, data_of(Coreset.load(file), data, given), specs, results, protocol, runs, seed, auto(device))
     if json: return rows
     scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), mean_percent(r, '_random')])) for r in rows]
-    how = f"{runs} students each, {rows[0]['labels']} labels, protocol {protocol} ({rows[0]['epochs']} epochs)"
+    how = f"{runs} students each, {label_words(rows[0]['labels'])}, protocol {rows[0]['protocol']} ({rows[0]['epochs']} epochs)"
+    if rows[0]['protocol']!=protocol: how += f', random real {protocol}' # they have no step sizes of their own
     return table(scores, ('trained on it', 'accuracy, %', 'random real')) + '\n' + how
 
 # %% ../nbs/970_cli.ipynb #5cd16616
@@ -493,7 +501,7 @@ def bpc_zoo(data:str=None, # print the card of one, else list all
     cards = [*catalogue().values()]
     if json: return dict(coresets=cards)
     rows = [(c['name'], c['ipc'], *(mean_percent(c['figures'], k) for k in ('','_8bit','_random')),
-             '{runs}, {labels} labels, {protocol}: {epochs} epochs'.format(**c['figures'])) for c in cards]
+             '{runs}, {of}, {protocol}: {epochs} epochs'.format(**c['figures'], of=label_words(c['figures']['labels']))) for c in cards]
     return table(rows, ('data', 'ipc', 'accuracy, %', '8 bit', 'random real', 'students')) + \
         "\nnext: bpc zoo NAME --ipc N, or bpc_nb.zoo.load_coreset(NAME, ipc=N)"
 
@@ -649,7 +657,7 @@ def spoken(said:str, # one sentence
         name, value = m[1].replace('_', '-'), m[2].strip("()'").replace(' ', '')
         return f'no --{name}' if value=='False' else f'--{name}' if value in ('','True','always') else f'--{name} {value}'
     if not names: return ' '.join(said.split())
-    return re.sub(rf"(?<![\w'\":,-])({'|'.join(names)})=(\(\d+, \d+\)|'always'|[\w.]*)", flag, ' '.join(said.split()))
+    return re.sub(rf"(?<![\w'\":,-])({'|'.join(names)})=(\(\d+, \d+\)|'[\w-]+'|[\w.]*)", flag, ' '.join(said.split()))
 
 # %% ../nbs/970_cli.ipynb #25675ce5
 dumps = partial(json.dumps, default=str)

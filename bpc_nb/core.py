@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'choose', 'Transform', 'write_atomic', 'cache_folder', 'Decoder', 'quarters',
-           'packed', 'Coreset', 'only_images', 'in_8bit', 'decoded', 'as_dataset', 'stored', 'save_coreset',
-           'read_coreset', 'image', 'save_png', 'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream', 'says',
-           'registry', 'no_memory', 'within_memory', 'provenance']
+           'packed', 'Coreset', 'only_images', 'in_8bit', 'decoded', 'in_pixels', 'without_order', 'label_kind',
+           'label_words', 'as_dataset', 'of_each', 'stored', 'save_coreset', 'read_coreset', 'image', 'save_png',
+           'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream', 'says', 'registry', 'no_memory', 'within_memory',
+           'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
 import difflib, hashlib, json, os, platform, tempfile
@@ -152,25 +153,47 @@ def decoded(S:Coreset) -> Coreset:
     "What students see: decoded, in the model's space"
     d = choose(S.decode, DECODERS, 'decode')
     if d.times==1: return S
-    through = S.transform.white is not None # whitening mixes pixels, so the decoder works before it
-    x = S.transform(d.see(S.transform.inverse(S.whole().x))) if through else d.see(S.x)
+    through = S.whole().transform.white is not None # whitening mixes pixels, so the decoder works before it
+    x = S.transform(d.see(S.transform.inverse(S.x))) if through else d.see(S.x)
     y, w = (t if t is None else t.repeat_interleave(d.times, 0) for t in (S.y, S.w))
     return S._replace(x=x, y=y, w=w, decode='identity')
 
+def in_pixels(S:Coreset) -> Coreset:
+    "What students see, with pixels for a model's space: no whitening matrix is needed"
+    return S._replace(x=S.pixels(), transform=Transform(), kept=None).examples()
+
+# %% ../nbs/000_core.ipynb #c87c9d59
+def without_order(S:Coreset, what:str) -> Coreset: # what: it shall become
+    "Itself, or one sentence where it has step sizes, which belong to batches in their order"
+    if S.steps is None: return S
+    raise ValueError(f"coreset: its students take learned step sizes in order, which {what} cannot say; "
+                     "use coreset.examples() and coreset.steps, or leave them out with coreset._replace(steps=None)")
+
+def label_kind(S:Coreset) -> str:
+    "What kind of labels a coreset has, as results say it"
+    return 'targets' if S.targets else 'soft' if S.y.is_floating_point() else 'hard'
+
+def label_words(kind:str) -> str: return kind if kind=='targets' else f'{kind} labels' # in a sentence
+
 def as_dataset(S:Coreset, space:str) -> TensorDataset: # 'pixels' or 'model'
-    "What students see: images, labels, and weights where there are any"
+    "What students see: images, labels (targets of a regression as they are), and weights where there are any"
     if space not in ('pixels','model'): raise ValueError(f"space: found {space!r}; expected 'pixels' or 'model'")
-    s = S if S.decode=='identity' else S.whole().examples()
+    s = without_order(S, 'a data set').examples() if space=='model' else in_pixels(without_order(S, 'a data set'))
     return TensorDataset(*(t for t in (s.x if space=='model' else s.pixels(clamp=True), s.y, s.w) if t is not None))
 
 # %% ../nbs/000_core.ipynb #3d535064
+def of_each(t:Tensor|None, times:int, what:str): # labels or weights of examples
+    "One for each stored image, or one sentence where its examples have not the same"
+    if t is None or torch.equal(t, (first := t[::times]).repeat_interleave(times, 0)[:len(t)]): return None if t is None else first
+    raise ValueError(f"decode: an image that holds {times} examples has one of their {what}, and these differ; take decode='identity'")
+
 def stored(S:Coreset, # examples, those of a class together
            decode:str='identity') -> Coreset: # a name in `DECODERS`
     "Examples as a decoder stores them, several in an image"
     d = choose(decode, DECODERS, 'decode')
     if d.times==1: return S
     put = lambda x: d.store(x) if S.transform.white is None else S.transform(d.store(S.transform.inverse(x)))
-    return S._replace(x=put(S.x), y=S.y[::d.times], w=None if S.w is None else S.w[::d.times], decode=decode)
+    return S._replace(x=put(S.x), y=of_each(S.y, d.times, 'labels'), w=of_each(S.w, d.times, 'weights'), decode=decode)
 
 # %% ../nbs/000_core.ipynb #8b963b50
 FORMAT = 2 # 1 had no decode, targets, steps
@@ -235,9 +258,9 @@ def save_folder(s:Coreset, # what to write
                ):
     "One 8-bit PNG for each image that students see, in class folders, as every image loader reads them"
     only_images(s.x, 'a folder of pictures is')
-    if s.steps is not None: raise ValueError("coreset: its students take learned step sizes in order, "
-                                             "which a folder of pictures cannot say; use coreset.dataset() and coreset.steps")
-    s = s if s.decode=='identity' else s.examples()
+    if s.targets: raise ValueError("coreset: its labels are targets of a regression, which folders of classes cannot say; "
+                                   "use coreset.dataset()")
+    s = in_pixels(without_order(s, 'a folder of pictures'))
     hard, rows = s.y if s.y.ndim==1 else s.y.argmax(1), []
     for i,(p,k) in enumerate(zip(s.pixels(clamp=True), hard.tolist())):
         name = f"{s.classes[k].replace('/', '-') if s.classes else k}/{i:04}.png"

@@ -28,7 +28,7 @@ from .learn import ENERGY, task_of
 from .options import options_of
 from .runs import looks
 from .energy import energy
-from .evaluate import PROTOCOLS, predict, students
+from .evaluate import PROTOCOLS, fit_of, predict, students
 from .experts import Buffer, open_buffer
 from .metrics import summary
 from .networks import Network, network
@@ -109,13 +109,13 @@ def model_of_run(r:Run, S:Coreset, buffer=None) -> Means:
     "Network, energy and experts of a run"
     c = r.config
     net = network(S.meta.get('net') or c['net'], tuple(S.x.shape[1:]), len(S.classes))
-    own = {k:c[k] for k in ENERGY if k in c}
-    return Means(net, task_of(net, own).energy, partial(per_image, net, own.get('loss', 'cross_entropy')), buffer_of(S, buffer),
+    own = {k:c[k] for k in ENERGY if k in c} | dict(loss=fit_of(S, c.get('loss', 'cross_entropy')))
+    return Means(net, task_of(net, own).energy, partial(per_image, net, own['loss']), buffer_of(S, buffer),
                  c.get('T', 2), c.get('k_max', 10))
 
 @torch.no_grad()
 def per_image(net:Network, loss:str, theta, S:Coreset) -> Tensor: # (M,)
-    "The energy of each image by itself"
+    "The energy of each image by itself; of one that holds several, their mean"
     one = energy(net.apply, loss)
     return torch.stack([one(theta, S._replace(x=S.x[i:i+1], y=S.y[i:i+1], w=None).examples()) for i in range(len(S.x))])
 
@@ -208,7 +208,6 @@ def data_for(S:Coreset) -> Data:
 def predictions(S:Coreset, data:Data, judge:str, seed:int=0) -> Tensor: # (N,K), of the test images
     "Class probabilities of a student or a posterior"
     S, data, net = ready(S, data, None, 'cpu')
-    S = S.examples()
     if judge!='student': return average(net, draws(S, net, settings(judge, max(1, len(S.x)//data.K)), seed).pooled(), S.x,
                                         *data.test)[0].float()
     theta, = students(S, net, 1, seed=seed, **PROTOCOLS['quick'])
@@ -262,10 +261,12 @@ def snapshot(v:View, step:int, n:int, L:int, alpha:float, temperature:float) -> 
         return tiles(S), said('the experts of this run are not in the cache: name their folder with --buffer'
                               if S.meta.get('experts') else f"{v.run.config['method']} draws from no experts: there is no chain to show")
     theta_k, pos = ends
-    chain = trace_chain(m.E, S, theta_k, L, alpha, temperature, stream(0, 'explorer', n, 'chain'))
+    try: shown = S.examples()
+    except ValueError as e: return tiles(S), said(e)
+    chain = trace_chain(m.E, shown, theta_k, L, alpha, temperature, stream(0, 'explorer', n, 'chain'))
     lost = said(f'the chain leaves the finite numbers at step {len(chain)}: lower alpha')*(len(chain) <= L)
     return (tiles(S, {'energy under theta+': m.each(pos, S), 'energy under theta-': m.each(chain[-1], S)}),
-            as_html(draw_chain(chain, pos, m.E, S)) + lost)
+            as_html(draw_chain(chain, pos, m.E, shown)) + lost)
 
 # %% ../nbs/910_explorer.ipynb #8c6b52ff
 def with_widgets():

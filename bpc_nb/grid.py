@@ -7,11 +7,11 @@ __all__ = ['CELL', 'MARKS', 'MEANING', 'NEVER', 'ONCE_SAID', 'SMALL', 'RESULTS',
            'line_of', 'combinations', 'cells', 'bare', 'named', 'numbers', 'spelled', 'cell_options', 'key',
            'same_options', 'lines', 'done', 'held', 'add', 'file_digest', 'keep', 'coreset_file', 'TimeUp', 'until',
            'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'run_cell', 'transfers', 'best_here', 'transfer',
-           'whole_data', 'sampled', 'posteriors', 'tests', 'unfinished', 'finish', 'each', 'prepare', 'picked', 'grid',
-           'waiting', 'found']
+           'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests', 'unfinished', 'finish',
+           'each', 'prepare', 'picked', 'grid', 'waiting', 'found']
 
 # %% ../nbs/950_grid.ipynb #617b8437
-import hashlib, itertools, json, os, re, signal, tempfile, time, tomllib, warnings
+import hashlib, itertools, json, os, re, shutil, signal, tempfile, time, tomllib, warnings
 from contextlib import contextmanager
 from functools import cache, partial
 from numbers import Real
@@ -19,11 +19,11 @@ from pathlib import Path
 
 from .augment import augment as augmentation
 from .auto import FORMATS, fitted, unformatted
-from .core import Coreset, cache_folder, choose, provenance, registry, write_atomic
+from .core import Coreset, cache_folder, choose, label_kind, provenance, registry, write_atomic
 from .data import Data, load
 from .distill import DEFAULT, buffer_for, configure, defaults, distill, formats_of, known_to, usual, wants
 from .energy import energy
-from .evaluate import PROTOCOLS, evaluate
+from .evaluate import PROTOCOLS, evaluate, taught
 from .experts import experts, of_data
 from .fast import accelerate
 from .images import NAMED, as_size
@@ -310,8 +310,7 @@ def transfer(path, # of a coreset
             if not mine or k in done(results): continue
             fast = best_here(net, data, choose(protocol, PROTOCOLS, 'protocol')['epochs']*runs*len(S.y), device)
             try: r = evaluate(S, data, runs, protocol, fast, seed, control=True, device=device)
-            except Diverged as e: r = dict(diverged=str(e), protocol=protocol, epochs=PROTOCOLS[protocol]['epochs'], net=net, runs=runs,
-                                           seed=seed, labels='soft' if S.y.is_floating_point() else 'hard')
+            except Diverged as e: r = dict(diverged=str(e), **taught(S, protocol), net=net, runs=runs, seed=seed, labels=label_kind(S))
             add(results/'transfer.jsonl', dict(key=k, of=named(S.meta.get('made')), coreset=file_digest(path), data=data.name,
                                                **{k:S.meta.get(k) for k in ('method','ipc','L')},
                                                made_with=S.meta.get('net'), **r, made=provenance()))
@@ -358,6 +357,21 @@ def posteriors(path, # of a coreset
                      seconds=round(time.perf_counter()-began, 1), made=provenance()))
     return [r for k,r in done(results).items() if k in wanted]
 
+# %% ../nbs/950_grid.ipynb #cb1644ca
+def runs_of(results, runs) -> Path: # runs: folder for unfinished runs
+    "Where the runs for a folder of results lie; another than `results` has some of its own, so that what is asked again is measured anew"
+    if Path(results).resolve()==Path('results').resolve(): return Path(runs)
+    return Path(runs)/f'{Path(results).name}-{named(str(Path(results).resolve()))}'
+
+def settle(out:Path, steps:int):
+    "Note in a run's folder that what it reached has a line"
+    if out.exists(): write_atomic(out/'settled', lambda tmp: Path(tmp).write_text(str(steps)))
+
+def afresh(out:Path, steps:int) -> Path: # of which there is no line
+    "A run's folder, emptied if there was a line of as many steps"
+    if (at := out/'settled').exists() and at.read_text()==str(steps): shutil.rmtree(out)
+    return out
+
 # %% ../nbs/950_grid.ipynb #cb1644cd
 def tests(cell:dict, path) -> dict: # key -> network or protocol
     "The lines that a cell's marks ask for"
@@ -378,8 +392,10 @@ def finish(cell:dict, path:Path, root, runs, end, device, bars) -> dict|None: # 
         if not mine or not unfinished(cell, results): return
         have = done(results)
         if k not in have:
-            with until(end): coreset, line = run_cell(cell, root, Path(runs)/k, device, bars, have.values())
+            out, n = Path(runs)/k, cell['config'].get('steps', 0)
+            with until(end): coreset, line = run_cell(cell, root, afresh(out, n), device, bars, have.values())
             keep(path, coreset, line)
+            settle(out, n)
         line = done(results)[k]
         if unfinished(cell, results):
             at, data = coreset_file(line, results), cell_data(cell, root) # no experts: the coreset is there
@@ -425,10 +441,8 @@ def grid(file, # grid file (TOML)
          minutes:float=None, # stop after so long, and go on with the next call
          device='auto', progress:bool=True) -> list: # all lines of the grid
     "Run the cells of a grid file that have no line yet; those marked `gpu` wait for one"
-    if Path(results).resolve()!=Path('results').resolve(): # another folder has runs of its own: "again" measures anew
-        runs = Path(runs)/f'{Path(results).name}-{named(str(Path(results).resolve()))}'
-    path, end, device = (Path(results)/f'{Path(file).stem}.jsonl',
-                         time.monotonic() + 60*(float('inf') if minutes is None else minutes), auto(device))
+    path, runs, end, device = (Path(results)/f'{Path(file).stem}.jsonl', runs_of(results, runs),
+                               time.monotonic() + 60*(float('inf') if minutes is None else minutes), auto(device))
     todo, bars = picked(file, only), progress and rank()==0
     def say(n, cell):
         try: line = finish(cell, path, root, runs, end, device, bars)

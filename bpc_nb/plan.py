@@ -25,9 +25,10 @@ from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import experts
 from .fast import accelerate
-from .learn import begun, learner, outer_step, starts
+from .learn import begun, learner, one_each, outer_step, starts
 from .networks import Network, network, together
 from .options import options_of
+from .ranks import world
 from .train import Trained, train
 
 # %% ../nbs/930_plan.ipynb #4543d0ce
@@ -120,11 +121,13 @@ def disk_of(o:dict, net:Network) -> float: return o['n']*(o['epochs'] + 1)*net.P
 # %% ../nbs/930_plan.ipynb #ea757ef3
 def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `distill`
          buffer=None, # folder of a trajectory buffer that is there already
+         streams:int=None, # draws per step; None: one for each rank
          **options) -> dict: # of the run, as in `distill`
     "Time, memory and disk of a run, from a short calibration on this machine"
     if device=='auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     if not isinstance(data, Data): data = load(data)
     config = configure(method, data.name, ipc, **of_space(method, data, options))
+    one_each(streams := world() if streams is None else streams)
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     own, fit = options_of(experts) | config['experts'], fit_of_run(config, data, ipc, net, device)
     theirs = fitted(net, data.shape, device, own['bf16'], own['compile'], own['n']*own['epochs']*own['part']*len(data.train.y))
@@ -132,6 +135,7 @@ def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `disti
     S = starts()[config.get('start', 'real')](data, ipc*DECODERS[config.get('decode', 'identity')].times, stream(0, 'plan'))
     S = S._replace(x=S.x.to(device), y=S.y.to(device))
     step, more, memory = of_step(method, S, net, data, config, device)
+    step *= ceil(streams/world()) # they are dealt to the ranks, and a rank's follow one another
     needs = 'experts' in wants(method, config) and not buffer
     trained = {k:v for k,v in own.items() if k not in ('device','seed','half','progress','after')} | dict(bf16=theirs.bf16)
     made, first = of_experts(data, net, device, **trained) if needs else (0., 0.)

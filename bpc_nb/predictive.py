@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .augment import augment as augmentation, suited
-from .core import Algorithm, Coreset, choose, stream
+from .core import Algorithm, Coreset, choose, label_kind, stream
 from .data import Data
 from .energy import energy
 from .evaluate import PROTOCOLS as STUDENTS, SIAMESE, examples_of, fit_of, matched, predict, students, without_steps
@@ -172,7 +172,7 @@ def predictive(coreset:Coreset, # what to judge
     S, data, net = ready(coreset, data, net, device)
     return posterior_metrics(S, data, net, seed, part, protocol, progress, **given) | dict(
         protocol=protocol, net=net.name, P=net.P, seed=seed, part=part, n_test=len(getattr(data, part).y),
-        labels='soft' if S.y.is_floating_point() else 'hard')
+        labels=label_kind(S))
 
 # %% ../nbs/320_predictive.ipynb #d9017965
 def ready(coreset, data, net, device): # as in `predictive`

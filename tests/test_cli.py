@@ -144,6 +144,39 @@ def test_an_option_that_no_run_can_use(refused, monkeypatch, words, said):
     refused('distill', 'digits', '--device', 'cpu', *words.split(), parts=said)
 
 
+@pytest.mark.parametrize('command', ['distill', 'plan'])
+@pytest.mark.parametrize('words, said', [('--lr-labels 3', 'lr_labels: labels are hard here, and none is learned; add --labels soft, or leave --lr-labels out'),
+    ('--method dm --buffer none', 'buffer: dm draws from no experts, so --buffer would change nothing; leave it out'),
+    ('--method dm --experts n=3', 'experts: dm draws from no experts, so --experts would change nothing; leave it out')])
+def test_what_would_change_nothing_is_refused(refused, monkeypatch, command, words, said):
+    monkeypatch.setattr('bpc_nb.distill.buffer_for', None)
+    refused(command, 'digits', '--device', 'cpu', *words.split(), parts=said)
+
+
+def test_a_plan_takes_streams(bpc):
+    "and says that each takes its time"
+    words = 'plan', '--method', 'dm', '--net', 'mlp:width=4', '--device', 'cpu', '--json'
+    one, many = (json.loads(bpc(*words, *more)[1]) for more in ((), ('--streams', 50)))
+    assert many['step_seconds'] > 10*one['step_seconds']
+
+
+def test_a_coreset_with_step_sizes_is_judged_by_them_and_says_so(bpc, refused):
+    load('digits').draw(1, stream(0))._replace(steps=torch.tensor([[.02]]*3)).save('own.safetensors')
+    words = 'own.safetensors', '--data', 'digits', '--net', 'mlp:width=4', '--runs', 1, '--device', 'cpu'
+    assert 'protocol own steps (3 epochs)' in bpc('evaluate', *words)[1]
+    said = 'the coreset has step sizes of its own, which its students take'
+    refused('evaluate', *words, '--protocol', 'quick', parts=('protocol: ' + said, '--protocol would change nothing; leave it out'))
+    refused('evaluate', *words, '--set', 'epochs=3', parts='epochs: ' + said)
+    assert bpc('evaluate', *words, '--protocol', 'quick', '--control')[0] == 0 # that of the random images
+    out = bpc('transfer', 'own.safetensors', '--data', 'digits', '--nets', 'mlp:width=4', '--protocol', 'quick', '--runs', 1, '--device', 'cpu')[1]
+    assert out.endswith('protocol own steps (3 epochs), random real quick\n')
+
+
+def test_sentences_in_words_of_the_command_line():
+    names = 'decode', 'start', 'bf16', 'labels', 'size'
+    for said,want in {"take decode='identity'": 'take --decode identity', "start='kernel-herding', or": '--start kernel-herding, or', "bf16='always'": '--bf16', "labels='soft', or": '--labels soft, or', "size=(16, 24)": '--size 16,24'}.items(): assert cli.spoken(said, names) == want
+
+
 def test_list(bpc):
     found = json.loads(bpc('list', '--json')[1])
     assert [*found] == ['methods', 'datasets', 'networks', 'energies', 'protocols', 'decoders', 'evaluators', 'metrics', 'spaces']

@@ -159,3 +159,20 @@ def test_no_browser(bpc, runs, monkeypatch):
     monkeypatch.setattr(explorer.webbrowser, 'open', lambda url: False)
     code, out, err = bpc('explore', runs/'L8')
     assert (code, err) == (0, '') and 'no browser was found here: open this address' in out and 'http://127.0.0.1:' in out
+
+
+def test_a_chain_sees_what_students_see(runs, monkeypatch):
+    "Four examples of each stored image, with the loss that fits its labels"
+    import torch
+    from bpc_nb import explorer as e
+    from bpc_nb.energy import energy
+    r = e.open_run(runs/'L8')
+    S, v, got, trace = e.newest_look(r, 40)._replace(decode='factor2'), e.View(r), [], e.trace_chain
+    monkeypatch.setattr(e, 'newest_look', lambda *a: S)
+    monkeypatch.setattr(e, 'trace_chain', lambda E, S, *a: got.append(S.x.shape) or trace(E, S, *a))
+    images, chain = e.snapshot(v, 40, 0, 2, .01, 0.)
+    assert got == [(40, 1, 8, 8)] and images.count('<img') == 10 and chain.startswith('<img')
+    T = S._replace(y=torch.randn(10, 10), targets=True)
+    m, theta = e.model_of_run(r, T), v.pair(S, 0)[1]
+    squared = energy(m.net.apply, 'squared')(theta, T.examples())
+    assert torch.allclose(m.each(theta, T).mean(), squared, rtol=1e-4) and torch.allclose(m.E(theta, T.examples()), squared, rtol=1e-4)

@@ -109,7 +109,7 @@ def test_stopped_and_gone_on(bpc, file, monkeypatch):
 
 
 def test_another_folder_of_results_measures_anew(bpc, file, tmp_path, monkeypatch):
-    "and not what a run for the first folder has left; a second call for the same folder resumes"
+    "and not what a run for the first folder has left; a second call for the same folder resumes what has no line yet"
     file('method = "positive-only"\n' + CELL)
     seen, distill = [], grid.distill
     def look(*a, out, resume, **kw):
@@ -121,8 +121,11 @@ def test_another_folder_of_results_measures_anew(bpc, file, tmp_path, monkeypatc
     key = rows['results']['key']
     assert seen[0] == ((key,), False) and [(len(at), at[1:], resume) for at, resume in seen[1:]] == [(2, (key,), False)]*2 and len({at for at, _ in seen}) == 3
     assert len({str(r['accuracy_runs']) for r in rows.values()}) == 1
-    Path('again/g.jsonl').unlink() # the same words go on from there, by either name of the folder
-    assert bpc('grid', 'g.toml', '--results', tmp_path/'again', '--device', 'cpu')[0] == 0 and seen[3] == (seen[1][0], True)
+    at = seen[1][0]
+    Path('again/g.jsonl').unlink() # a finished run whose line is gone is measured anew, by either name of the folder
+    assert bpc('grid', 'g.toml', '--results', tmp_path/'again', '--device', 'cpu')[0] == 0 and seen[3] == (at, False)
+    Path('again/g.jsonl').unlink(); Path('runs', *at, 'settled').unlink() # stopped before its line was there: it goes on
+    assert bpc('grid', 'g.toml', '--results', tmp_path/'again', '--device', 'cpu')[0] == 0 and seen[4] == (at, True)
 
 
 def test_bad_files(refused, file):
@@ -200,3 +203,15 @@ def test_zoo_and_tables(bpc, refused):
     found = json.loads(bpc('tables', '--json')[1])
     assert all(len({len(r) for r in rows}) == 1 for rows in found.values()) and len(found) == 10
     refused('tables', '--results', 'none', parts='there is no none/targets')
+
+
+def test_another_kind_of_coreset_has_a_row_of_its_own_that_says_so():
+    "However well it does, and whether the cell or its recipe asked for it"
+    from bpc_nb import tables
+    def line(held, typed={}, method='cd', **config): return dict(data='toy', ipc=1, protocol='dc', method=method, seed=0, held_out=held, config=dict(L=5) | config) | typed
+    plain, four, eight = line(.5), line(.9, decode='factor2'), line(.8, pixels='8bit', decode='identity')
+    named = {tables.row_name(g['CD'][0]): [r['held_out'] for r in g['CD']] for g in tables.grouped([four, plain, eight])}
+    assert named == {'toy': [.5], 'toy, decode=factor2': [.9], 'toy, pixels=8bit': [.8]}
+    dm = dict(method='dm', decode='factor2', order='least')
+    assert tables.variant(line(.9, **dm)) == 'dm, decode=factor2'
+    assert tables.variant(line(.9, dict(decode='factor2', order='least'), **dm)) == 'dm, order=least, decode=factor2'

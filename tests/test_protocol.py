@@ -277,3 +277,78 @@ def test_a_sum_over_images_moves_all_as_a_mean_does(name, data):
     o = RUN | dict(labels='soft', T=1, k_max=1, L=2, average=0., prior=0.)
     mean, total = (distill(name, data, 1, **o | e) for e in (dict(alpha=.1), dict(scale='sum', alpha=.01)))
     close(mean.x, total.x, 1e-4); close(mean.y, total.y, 1e-4)
+
+
+# --- out, and what cannot go out -----------------------------------------------------------------------------------------------
+def mirrored(D): # its own inverse, symmetric: (I - 2vv')
+    v = torch.nn.functional.normalize(torch.arange(1., D+1), dim=0)
+    return torch.eye(D) - 2*v[:,None]*v
+
+def test_a_decoded_coreset_whose_file_has_no_whitening_matrix(tmp_path):
+    "All its pictures go out, each in its class; examples in the model's space are refused"
+    from bpc_nb.core import Transform, quarters, save_folder
+    p, m = torch.rand(3, 1, 40, 40, generator=torch.Generator().manual_seed(0)), mirrored(1600)
+    t = Transform(centre=torch.zeros(1600), white=m, colour=m)
+    Coreset(t(p), torch.arange(3), transform=t, classes=('a', 'b', 'c'), decode='factor2').save(tmp_path/'few.safetensors')
+    S = Coreset.load(tmp_path/'few.safetensors')
+    assert S.kept is not None and S.transform.white is None
+    save_folder(S, tmp_path/'out')
+    assert [len([*(tmp_path/'out'/k).glob('*.png')]) for k in 'abc'] == [4]*3
+    close(S.dataset().tensors[0], quarters(p), 1e-3)
+    with pytest.raises(ValueError, match='does not hold the whitening matrix'): S.examples()
+    close(S._replace(transform=t, kept=None).examples().pixels(), quarters(p), 1e-3)
+
+
+@pytest.mark.parametrize('field, value', [('w', torch.arange(8.)), ('y', torch.eye(8)), ('y', torch.tensor([0, 0, 0, 1]*2))])
+def test_labels_and_weights_that_differ_in_an_image_are_not_dropped(field, value):
+    from bpc_nb.core import stored
+    S = Coreset(torch.zeros(8, 1, 4, 4), torch.tensor([0]*4 + [1]*4))
+    with pytest.raises(ValueError, match='decode: an image that holds 4 examples has one of their (labels|weights), and these differ'):
+        stored(S._replace(**{field:value}), 'factor2')
+    assert stored(S._replace(w=torch.tensor([1.]*4 + [2.]*4)), 'factor2').w.tolist() == [1., 2.]
+
+
+def test_what_an_export_cannot_say_is_refused(tmp_path):
+    from bpc_nb.core import save_folder
+    from bpc_nb.spaces import preview, save_table
+    S, steps = Coreset(torch.zeros(2, 1, 4, 4), torch.eye(2), classes=('a', 'b')), dict(steps=torch.tensor([[.1, .2]]))
+    rows = S._replace(x=torch.zeros(2, 3))
+    for f in (lambda: S._replace(**steps).dataset(), lambda: save_folder(S._replace(**steps), tmp_path), lambda: save_table(rows._replace(**steps), tmp_path/'r.csv')):
+        with pytest.raises(ValueError, match='learned step sizes in order'): f()
+    with pytest.raises(ValueError, match='targets of a regression, which folders of classes cannot say'): save_folder(S._replace(targets=True), tmp_path)
+    save_table(rows._replace(targets=True), tmp_path/'r.csv')
+    assert (tmp_path/'r.csv').read_text().splitlines()[0] == 'x0,x1,x2,target label=a,target label=b' and list(tmp_path.iterdir()) == [tmp_path/'r.csv']
+    assert preview(rows._replace(**steps), tmp_path/'look').exists() # a run with step sizes still ends with something to look at
+
+
+def test_a_card_says_how_a_coreset_is_used(tmp_path):
+    "Decoder, weights, step sizes; its few lines run as they stand, with all of them"
+    from bpc_nb import zoo
+    plain = zoo.card('digits', 1)
+    S = zoo.load_coreset('digits', 1)
+    line = plain['made'] | dict(key='k', data='digits', ipc=1, checksum='', **{k: plain['figures'][k] for k in zoo.FIGURES})
+    def lines_and_card(**of):
+        S._replace(**of).save(tmp_path/'s.safetensors')
+        card = zoo.card_of(line, tmp_path/'s.safetensors')
+        ran, few = [], zoo.few_lines(card)
+        exec(few.replace("range(", "range(1 or ").replace("from bpc_nb.zoo import load_coreset", ""),
+             dict(step=lambda *a: ran.append(a), load_coreset=lambda *a, **k: S._replace(**of)))
+        return ran, zoo.described(card)
+    ran, said = lines_and_card()
+    assert len(ran) == 1 and len(ran[0]) == 2 and said.splitlines()[1] == '' and 'use' not in plain
+    ran, said = lines_and_card(decode='factor2', w=torch.arange(1., 11.))
+    assert [len(t) for t in ran[0]] == [40]*3 and 'decoder factor2: each stored image gives students 4; weights from 1 to 10' in said
+    ran, said = lines_and_card(steps=torch.tensor([[.5, .25]]*3))
+    assert [len(a[0]) for a in ran] == [5]*6 and [a[2] for a in ran] == [.5, .25]*3 and 'learned step sizes, 3 epochs of 2, from 0.25 to 0.5' in said
+
+
+def test_labels_have_one_name_wherever_they_are_said(data):
+    from bpc_nb.core import label_kind, label_words
+    from bpc_nb.evaluate import evaluate
+    from bpc_nb.predictive import predictive
+    S = data.draw(1, torch.Generator().manual_seed(0))
+    for kind, T in dict(hard=S, soft=S._replace(y=torch.eye(10)), targets=S._replace(y=torch.eye(10), targets=True)).items():
+        short = dict(net='mlp:width=2', part='held')
+        assert label_kind(T) == evaluate(T, data, 1, eight_bit=False, epochs=1, **short)['labels'] == kind
+        assert predictive(T, data, 'ensemble', chains=1, students='quick', **short)['labels'] == kind
+    assert [label_words(k) for k in ('hard', 'soft', 'targets')] == ['hard labels', 'soft labels', 'targets']

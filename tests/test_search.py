@@ -67,6 +67,24 @@ def test_stopped_in_the_middle(bpc, file, tmp_path, monkeypatch):
     assert bpc('search', file(SPACE), '--device', 'cpu')[0] == 0 and len(trace(tmp_path)) == 3 and len(calls) == 4
 
 
+def test_another_folder_of_results_measures_anew(bpc, file, tmp_path, monkeypatch):
+    "Its runs lie elsewhere; and a line that is gone is measured anew, a run that has none yet goes on"
+    distill, seen = search.distill, []
+    def look(*a, out, resume, **kw):
+        seen.append((out.relative_to('runs').parts[:-1], resume))
+        return distill(*a, out=out, resume=resume, **kw)
+    monkeypatch.setattr(search, 'distill', look)
+    path = file(SPACE.replace('[0.2, 1e6]', '0.2'))
+    for r in 'results', 'again': assert bpc('search', path, '--results', r, '--device', 'cpu')[0] == 0
+    at = seen[2][0]
+    assert seen == [(('search',), False), (('search',), True), (at, False), (at, True)] and at[0].startswith('again-')
+    (tmp_path/'again'/'search.jsonl').unlink() # the first rung begins again, as the run was further, and the second goes on from it
+    assert bpc('search', path, '--results', 'again', '--device', 'cpu')[0] == 0 and seen[4:] == [(at, False), (at, True)]
+    lines = (tmp_path/'again'/'search.jsonl').read_text().splitlines()
+    (tmp_path/'again'/'search.jsonl').write_text(lines[0] + '\n')
+    assert bpc('search', path, '--results', 'again', '--device', 'cpu')[0] == 0 and seen[6:] == [(at, False)]
+
+
 def test_bad_files(refused, file, tmp_path):
     refused('search', 'none.toml', parts='there is no grid file')
     refused('search', file(SPACE + 'Tt = [1]'), parts=('line 11', "unknown 'Tt'"))
