@@ -18,6 +18,7 @@ class Terminal(io.StringIO):
 
 
 def test_lines_in_a_log(bpc, experts, monkeypatch):
+    monkeypatch.delitem(sys.modules, 'IPython', raising=False) # other tests of this process may have run notebooks
     monkeypatch.setattr(sys, 'stderr', file := io.StringIO())
     monkeypatch.setattr(learn, 'progress_bar', partial(learn.progress_bar, every=.02))
     assert main(['distill', 'digits', *TINY, '--buffer', str(experts), '--out', 'run']) == 0
