@@ -174,7 +174,7 @@ def test_a_closed_form_can_be_planned_and_run(add, data, tmp_path):
     def make(task, r:Positive=1.): return Learner(leaves={}, begin=lambda S, gen: S._replace(x=r*S.x))
     add(closed=Method(make, needs=frozenset()))
     said = planning.plan('closed', data, 1, **PLAN | dict(experts={}))
-    assert (said['steps'], said['looks'], said['step_seconds'], said['step_mb'])==(0, 1, 0, 0) and said['seconds_total'] > 0
+    assert (said['steps'], said['looks'], said['step_seconds'], said['memory_mb'])==(0, 1, 0, 0) and said['seconds'] > 0
     S = distill('closed', data, 1, out=tmp_path/'run', **TINY | dict(experts={}))
     assert S.meta['step']==0 and len([*(tmp_path/'run').glob('looks/*')])==0
 
