@@ -6,13 +6,14 @@
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'choose', 'Transform', 'write_atomic', 'cache_folder', 'Decoder', 'quarters',
            'packed', 'Coreset', 'only_images', 'in_8bit', 'decoded', 'in_pixels', 'without_order', 'label_kind',
            'label_words', 'as_dataset', 'of_each', 'stored', 'save_coreset', 'read_coreset', 'image', 'save_png',
-           'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream', 'registry', 'no_memory', 'within_memory',
+           'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream', 'says', 'registry', 'no_memory', 'within_memory',
            'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
 import difflib, hashlib, json, os, platform, tempfile
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -315,13 +316,18 @@ def stream(seed:int, # of the task
     return Generator(device).manual_seed(int.from_bytes(digest[:8], 'big') >> 1)
 
 # %% ../nbs/000_core.ipynb #de735c76
+@cache
+def says(path:Path, what:str, changed:float) -> bool: # changed: when the file last did
+    "Whether a module's text has it; read once"
+    return what in path.read_text(encoding='utf-8')
+
 def registry(pkg:str='methods', # a sub-package of `bpc_nb`; '': all of it
              name:str='METHODS', # the literal dict that modules end with
             ) -> dict: # every entry, by name
     "Merge the literal dicts of every module in `bpc_nb.<pkg>` that has one"
     root = import_module(f'bpc_nb.{pkg}'.rstrip('.'))
     files = [p.relative_to(folder) for folder in map(Path, root.__path__)
-             for p in sorted(folder.rglob('*.py')) if f'\n{name} = ' in p.read_text(encoding='utf-8')]
+             for p in sorted(folder.rglob('*.py')) if says(p, f'\n{name} = ', p.stat().st_mtime)]
     mods = (import_module('.'.join((root.__name__, *p.with_suffix('').parts))) for p in files)
     return {k:v for m in mods for k,v in getattr(m, name).items()}
 

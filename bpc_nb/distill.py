@@ -194,7 +194,7 @@ def distill(method:str, # a name in `bpc list`
             buffer:str=None, # folder of a trajectory buffer; None: made or reused as the recipe says
             streams:int=None, # draws per step, dealt to the ranks of torchrun; None: one for each rank
             device:str='auto', # cpu, cuda or auto
-            progress:bool=True, callback:Callable=None, # `(state, row)` after every look at the held-out part
+            progress:bool=True, callback:Callable=None, # `(state, row)` after every look at the held-out part; true ends the run
             **options) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
     "Learn a coreset: the best one on the held-out part"
     device, data = auto(device), data if isinstance(data, Data) else load(data)
@@ -234,7 +234,7 @@ def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, s
         keep_look(out/'looks', at(candidate(l, s, every['average']), s.step, row['accuracy_mean']), s.step, every['every'])
         note(out, row)
         save_state(s, out/'checkpoint.safetensors') # last: on resuming, lines after the checkpoint are dropped
-        if callback: callback(s, row)
+        return bool(callback and callback(s, row))
     def finish():
         best.save(out/'coreset.safetensors'); preview(best, out/'coreset')
     with within_memory(KEPT.format(out)):

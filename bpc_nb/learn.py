@@ -339,7 +339,7 @@ def outer(l, # a `Learner`, or a loss
           seed:int=0, # of the draws
           streams:int=1, # draws whose losses are averaged, dealt to the ranks
           state:State=None, # to continue from
-          record:Callable=None, progress:bool=True): # record: `(state, row)`, after every look
+          record:Callable=None, progress:bool=True): # record: `(state, row)` after every look; true ends the loop
     "The outer loop of every method: the last state"
     l, values = learner_of(l), []
     s = good = state or first_state(l, coreset, judge, seed, streams)
@@ -355,5 +355,5 @@ def outer(l, # a `Learner`, or a loss
             if s.step%every==0 or s.step==steps:
                 (s, row), values = looked(l, coreset, s, average, judge, values), []
                 good = s
-                if record: record(gathered(s), row)
+                if record and record(gathered(s), row): break
     return s

@@ -1,0 +1,104 @@
+"""Images that no recipe is for: what is chosen, what stays as typed, when a run ends, what is refused."""
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from bpc_nb import budget, cli
+from bpc_nb.core import Coreset
+from bpc_nb.data import load
+from bpc_nb.distill import distill
+from conftest import NET
+
+TINY = dict(net=NET, L=2, T=1, k_max=1, steps=4, every=2, select_runs=1, select_protocol='quick', experts=dict(n=2, epochs=2))
+
+
+@pytest.fixture
+def album(tmp_path):
+    "Pictures of many sizes in class folders"
+    for k,c in enumerate(('dark', 'bright')):
+        (tmp_path/'album'/c).mkdir(parents=True)
+        for i in range(20): Image.new('RGB', (40+i, 60), (100*k+i, 100*k, 50)).save(tmp_path/'album'/c/f'{i}.png')
+    return tmp_path/'album'
+
+@pytest.fixture
+def few(monkeypatch):
+    "A choice that is soon run; says what was asked"
+    asked = []
+    def choose(*a): asked.append(a); return budget.Choice(TINY, 1., ['images  as they are', 'steps   4'])
+    monkeypatch.setattr(cli, 'chosen', choose)
+    return asked
+
+
+def test_a_folder_and_nothing_else(bpc, album, few):
+    code, out, err = bpc('distill', album, '--out', 'run')
+    assert code==0 and 'steps   4' in err and len(few)==1 and few[0][3]==15
+    config = json.loads(Path('run/config.json').read_text())
+    assert config['recipe']['size']==[32, 32] and {k:config[k] for k in TINY if k not in ('experts','net')}=={k:v for k,v in TINY.items() if k not in ('experts','net')}
+    assert Coreset.load('run/coreset.safetensors').x.shape==(2, 3, 32, 32)
+
+
+def test_what_is_typed_stays(bpc, album, few):
+    code, out, err = bpc('distill', album, '--out', 'run', '--L', 3, '--size', 16, '--minutes', 2, '--json')
+    config = json.loads(Path('run/config.json').read_text())
+    assert (code, err)==(0, '') and config['L']==3 and config['recipe']['size']==[16, 16] and config['T']==TINY['T'] and few[0][3]==2
+
+
+@pytest.mark.parametrize('words', [('--steps', 3), ('--net', NET), ('--experts', 'n=2')])
+def test_who_decides_is_left_alone(album, few, words):
+    given = {words[0][2:]: words[1]}
+    assert cli.as_chosen('cd', album, 1, None, given | dict(size=16), 'cpu')[1]==given and few==[]
+
+def test_a_recipe_is_kept_unless_minutes_are_given(few):
+    assert cli.as_chosen('cd', 'digits', 1, None, {}, 'cpu')[1:]==({}, []) and few==[]
+    assert cli.as_chosen('cd', 'digits', 1, 3., {}, 'cpu')[1]==TINY and len(few)==1
+
+
+def test_a_run_that_goes_on_keeps_its_choices(bpc, album, few, monkeypatch):
+    assert bpc('distill', album, '--out', 'whole')[0]==0
+    assert bpc('distill', album, '--out', 'run')[0]==0
+    log = Path('run/log.jsonl').read_text().splitlines()
+    monkeypatch.setattr(cli, 'chosen', lambda *a: pytest.fail("chosen again"))
+    code, out, err = bpc('distill', album, '--out', 'run', '--resume')
+    assert code==0 and 'as this run began' in err
+    assert torch.equal(*(Coreset.load(f'{d}/coreset.safetensors').x for d in ('whole', 'run'))) and Path('run/log.jsonl').read_text().splitlines()==log
+
+
+def test_a_run_ends_when_its_time_is_up_and_fewer_steps_give_it_again(home, tmp_path):
+    data, clock = load('digits'), iter([0, 50, 100])
+    over = budget.time_is_up(2, lambda: next(clock)) # the next look would come at 150 s
+    S = distill('cd', data, 1, out=tmp_path/'cut', progress=False, callback=over, **TINY | dict(steps=40))
+    again = distill('cd', data, 1, out=tmp_path/'again', progress=False, **TINY | dict(steps=4))
+    assert torch.equal(S.x, again.x) and [json.loads(l)['step'] for l in (tmp_path/'cut'/'log.jsonl').read_text().splitlines()][-1]==4
+
+
+@pytest.mark.parametrize('minutes', [0, -3])
+def test_no_time(refused, album, minutes): refused('distill', album, '--minutes', minutes, parts=(f'minutes: found {minutes}', 'above 0'))
+
+def test_too_little_time_says_what_would_do(refused, album):
+    for command in 'distill', 'plan': refused(command, album, '--minutes', .001, parts=('minutes: 0.001 are too few for 2 images of 32x32', 'would do'))
+
+def test_a_table_needs_no_budget(refused, tmp_path):
+    (tmp_path/'t.csv').write_text('a,b,c\n' + '\n'.join(f'{i},{i%3},{"xy"[i%2]}' for i in range(60)))
+    refused('distill', 't.csv', '--label', 'c', '--minutes', 2, parts=('minutes:', 'is a table'))
+
+
+@pytest.mark.parametrize('N, ipc, side', [(10**6, 1, 32), (5000, 50, 32), (400, 1, 16), (3, 1, 8), (1, 1, 100)])
+def test_rules_for_any_number_of_images(N, ipc, side):
+    o = budget.common_rules(N, ipc, side)
+    e = o['experts']
+    assert 0 < e['part'] <= 1 and e['batch'] >= 1 and e['epochs'] >= o['T'] + o['k_max'] - 1 and o['T'] >= 1
+
+@pytest.mark.parametrize('classes, each, color', [(40, 4, None), (2, 12, (0, 0, 0))], ids=['many classes, few images', 'all black'])
+def test_odd_folders_are_learned(home, tmp_path, classes, each, color, monkeypatch):
+    monkeypatch.setattr(budget, 'WIDTHS', (8,))
+    monkeypatch.setattr(budget, 'LEAST', dict(n=1, steps=5))
+    for k in range(classes):
+        (tmp_path/'odd'/f'{k:03}').mkdir(parents=True)
+        for i in range(each): Image.new('RGB', (16, 16), color or (k*5, i*20, 90)).save(tmp_path/'odd'/f'{k:03}'/f'{i}.png')
+    data = load(tmp_path/'odd', held_out=.3)
+    c = budget.chosen('cd', data, 1, 3)
+    S = distill('cd', data, 1, out=tmp_path/'run', progress=False, **c.options | dict(steps=2, every=2, L=2, select_protocol='quick', experts=c.options['experts'] | dict(n=1)))
+    assert S.x.isfinite().all() and len(S.x)==classes
