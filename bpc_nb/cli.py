@@ -6,7 +6,7 @@
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'MINUTES', 'DECISIVE', 'SCRIPT', 'data_options',
            'COMMANDS', 'dumps', 'NO_MEMORY', 'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options',
            'meant', 'Switch', 'Parser', 'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent',
-           'needs_experts', 'json_of', 'without_recipe', 'as_chosen', 'bpc_distill', 'bpc_plan', 'bpc_experts',
+           'nothing_idle', 'json_of', 'without_recipe', 'as_chosen', 'bpc_distill', 'bpc_plan', 'bpc_experts',
            'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list',
            'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_zoo', 'bpc_tables', 'bpc_demo',
            'flags_of', 'bpc_completion', 'learning', 'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage',
@@ -191,11 +191,12 @@ def mean_percent(found:dict, which='') -> str: # which: '', '_8bit' or '_random'
     return f"{100*found['accuracy_mean'+which]:.1f} ± {100*found['accuracy_std'+which]:.1f}"
 
 # %% ../nbs/970_cli.ipynb #b0d9e703
-def needs_experts(method:str, data:Data, ipc:int, given:dict): # given: what was typed
-    "One sentence for experts that are typed for a method that draws from none"
-    if not given.keys() & {'experts','buffer'}: return
+def nothing_idle(method:str, data:Data, ipc:int, given:dict): # given: what was typed
+    "One sentence for what is typed and would change nothing"
+    if not given.keys() & {'experts','buffer','lr_labels'}: return
     o = {k:v for k,v in given.items() if k in known_to(choose(method, registry(), 'method'))}
-    no_idle(method, configure(method, data.name, ipc, **of_space(method, data, o)), o.get('experts'), buffer=given.get('buffer'))
+    config = configure(method, data.name, ipc, **of_space(method, data, o))
+    no_idle(method, config, o.get('experts'), o.get('lr_labels'), given.get('buffer'))
 
 # %% ../nbs/970_cli.ipynb #b0d9e701
 MINUTES, DECISIVE = 15, ('net','steps','experts','buffer','start') # who types one of these has decided
@@ -221,7 +222,7 @@ def as_chosen(method:str, source, ipc:int, minutes:float|None, given:dict, devic
         data = data_from(source, given, kept)
         return data, {k:v for k,v in begun.items() if k in known_to(m)} | given, ['options as this run began']
     if open_ and 'size' not in given and folder.is_dir() and (side := side_for(sides_in(folder), allowed)): given['size'] = side
-    needs_experts(method, data := data_from(source, given), ipc, given)
+    data = data_from(source, given)
     if minutes is None and len(data.shape)!=3 or not open_ or not len(data.held.y): return data, given, [] # `distill` says the last
     c = chosen(method, data, ipc, allowed, device)
     return data, c.options | given, c.why
@@ -242,12 +243,13 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
     "Learn a coreset from data"
     over = time_is_up(MINUTES if minutes is None else minutes)
     begun = json_of(Path(out or f'runs/{method}-{Path(data).name}-{ipc}-{seed}')/'config.json') if resume else None
-    data, given, why = as_chosen(method, data, ipc, minutes, given, auto(device), begun)
+    data, options, why = as_chosen(method, data, ipc, minutes, given, auto(device), begun)
+    nothing_idle(method, data, ipc, given)
     if why and not json: print(*why, sep='\n', file=sys.stderr)
     out = Path(out or f"runs/{method}-{'_'.join(data.name.split())}-{ipc}-{seed}")
     ends = [over]*bool(why) + [board(out/'tensorboard', data.transform)]*tensorboard
-    given['callback'] = lambda state, row: any([f(state, row) for f in ends])
-    try: coreset = distill(method, data, ipc, out, seed, resume, device=auto(device), progress=not json, **given)
+    options['callback'] = lambda state, row: any([f(state, row) for f in ends])
+    try: coreset = distill(method, data, ipc, out, seed, resume, device=auto(device), progress=not json, **options)
     except KeyboardInterrupt:
         how = ' with --resume, to go on from the last look at the held-out part' if (out/'config.json').exists() else ''
         raise KeyboardInterrupt(f"stopped; give the same command again{how} (run folder: {out})") from None
@@ -268,8 +270,9 @@ def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, 
              **given):
     "Say what `bpc distill` with the same options will take"
     for k in 'out','seed','resume': given.pop(k, None) # make no difference
-    data, given, why = as_chosen(method, data, ipc, minutes, given, auto(device))
-    p = plan(method, data, ipc, auto(device), **given)
+    data, options, why = as_chosen(method, data, ipc, minutes, given, auto(device))
+    nothing_idle(method, data, ipc, given)
+    p = plan(method, data, ipc, auto(device), **options)
     if json: return p | dict(made=provenance())
     seconds = {k.replace('_', ' '):f"{v:.0f} s" for k,v in p['parts'].items()}
     seconds['in all'] = f"{p['seconds']:.0f} s; {p['steps']} steps of {p['step_seconds']:.3f} s, {p['looks']} looks"

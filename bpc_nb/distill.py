@@ -86,7 +86,6 @@ def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of
     config['experts'] = written.get('experts', {}) | (options.get('experts') or {})
     for k in config['experts']: choose(k, OF_EXPERTS, 'option of experts')
     check_all({f'experts: {k}':v for k,v in config['experts'].items()}, {f'experts: {k}':p for k,p in OF_EXPERTS.items()})
-    no_idle(method, config, lr_labels=options.get('lr_labels'))
     return config
 
 def of_space(method:str, data:Data, options:dict) -> dict:
