@@ -6,7 +6,7 @@
 __all__ = ['SMALL_SIDE', 'LARGE_SIDE', 'LONG', 'WIDTHS', 'LEAST', 'SLACK', 'EVALUATIONS', 'sides_in', 'side_for', 'common_rules',
            'rate_of', 'roughly', 'Choice', 'dealt_out', 'options_for', 'candidates', 'chosen', 'told', 'time_is_up']
 
-# %% ../nbs/935_budget.ipynb #f69fc62c
+# %% ../nbs/935_budget.ipynb #c13a8597
 import time
 from math import ceil
 from pathlib import Path
@@ -24,7 +24,7 @@ from .networks import network
 from .options import options_of
 from .plan import plan
 
-# %% ../nbs/935_budget.ipynb #2d49b1fe
+# %% ../nbs/935_budget.ipynb #50a53bd0
 SMALL_SIDE, LARGE_SIDE, LONG = 32, 64, 60 # pixels, pixels, minutes
 
 def sides_in(folder, few:int=40) -> list: # folder: of class folders; [(height, width)]
@@ -42,7 +42,7 @@ def side_for(sides, minutes:float) -> int|None: # sides: of `sides_in`; None: as
     least = min((min(s) for s in sides), default=most)
     return None if len({*sides})<=1 and all(max(s) <= most for s in sides) else min(most, least)
 
-# %% ../nbs/935_budget.ipynb #c9ec6a37
+# %% ../nbs/935_budget.ipynb #67038102
 WIDTHS = 128, 64, 32, 16 # channels of the ConvNet, the best first
 LEAST = dict(n=4, steps=250) # experts and steps that a width is worth
 
@@ -59,14 +59,14 @@ def rate_of(side:int, many:bool) -> float: # many: more than a few images of a c
     "A rate of the images: the first steps move a pixel by about a tenth of its standard deviation"
     return (20. if many else 50.) if side > 16 else 4.
 
-# %% ../nbs/935_budget.ipynb #c7206d76
+# %% ../nbs/935_budget.ipynb #92dc662a
 SLACK, EVALUATIONS = .2, 5
 
 def roughly(spec:str, data:Data, ipc:int, config:dict, device) -> float: # spec: of a network
     "Seconds of a whole run, from one small pass"
     net, own = network(spec, data.shape, data.K), options_of(experts) | config['experts']
     go = one_pass(net, data.shape, device, 16, False); go()
-    image = min(seconds_of(go, device) for _ in range(2))/16
+    image = min(seconds_of(go, device) for _ in range(5))/16
     return image*(passes_of(config, ipc, data.K) + own['n']*own['epochs']*own['part']*len(data.train.y))
 
 class Choice(NamedTuple):
@@ -84,7 +84,7 @@ def dealt_out(p:dict, n:int, seconds:float, minutes:float) -> tuple: # p: a plan
     steps = int(max(0, min((left - n*expert)/p['step_seconds'], 1000*more)))//EVALUATIONS*EVALUATIONS
     return n, steps, rest + (EVALUATIONS + 1)*look + n*expert + steps*p['step_seconds']
 
-# %% ../nbs/935_budget.ipynb #2febdc52
+# %% ../nbs/935_budget.ipynb #3471d60e
 def options_for(method:str, data:Data, ipc:int, width:int, L:int=None, **more) -> dict: # L: None, as the rules say
     "The rules, as far as the method knows their names"
     of = common_rules(len(data.train.y), ipc, min(data.shape[1:])) | ({} if L is None else dict(L=L)) | dict(net=f'convnet:width={width}')
@@ -92,7 +92,7 @@ def options_for(method:str, data:Data, ipc:int, width:int, L:int=None, **more) -
     of['experts'] = of['experts'] | {k:more.pop(k) for k in ('n',) if k in more}
     return {k:v for k,v in (of | more).items() if k in known_to(m)}
 
-# %% ../nbs/935_budget.ipynb #960aad55
+# %% ../nbs/935_budget.ipynb #c8d6b78e
 def candidates(L:int) -> list: # [(width, length of the chain, fewest experts, fewest steps)]
     "What is tried, the best first"
     return [(w, L, *LEAST.values()) for w in WIDTHS] + [(WIDTHS[-1], max(1, L//2), *LEAST.values()), (WIDTHS[-1], max(1, L//4), 1, 40)]
@@ -125,7 +125,7 @@ def told(data:Data, options:dict, n:int, steps:int, seconds:float, minutes:float
            f"time    {seconds/60:.0f} of {minutes:g} minutes planned; the run ends when they are over"]
     return options, seconds, why
 
-# %% ../nbs/935_budget.ipynb #6266d6da
+# %% ../nbs/935_budget.ipynb #f6676da0
 def time_is_up(minutes:float, now:Callable=time.monotonic) -> Callable: # a callback of `distill`: `(state, row)` -> whether time is up
     "End a run that would take longer than this, counted from here"
     began, before = now(), [None]
