@@ -15,7 +15,7 @@ from typing import Callable, NamedTuple
 from PIL import Image
 
 from .auto import one_pass, seconds_of
-from .core import choose, registry
+from .core import choose, registry, stream
 from .data import Data
 from .distill import configure, known_to, passes_of
 from .experts import experts
@@ -101,6 +101,7 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu') -> 
     "Options that give a good coreset of any images in the time there is"
     if not minutes > 0: raise ValueError(f"minutes: found {minutes}; expected a number above 0, such as 15")
     if len(data.shape)!=3: raise ValueError(f"minutes: {data.name} is a table, and a table is done in a minute; leave --minutes out")
+    data.draw(ipc, stream(0)) # says where a class has too few
     seconds, needs = 60*minutes*(1 - SLACK), []
     for width, L, n, steps in candidates(common_rules(len(data.train.y), ipc, 32)['L']):
         options = options_for(method, data, ipc, width, L, n=n, steps=steps, every=max(1, steps//EVALUATIONS))

@@ -6,11 +6,11 @@
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'MINUTES', 'DECISIVE', 'SCRIPT', 'data_options',
            'COMMANDS', 'dumps', 'NO_MEMORY', 'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options',
            'meant', 'Switch', 'Parser', 'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent',
-           'nothing_idle', 'json_of', 'without_recipe', 'as_chosen', 'bpc_distill', 'bpc_plan', 'bpc_experts',
-           'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list',
-           'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_zoo', 'bpc_tables', 'bpc_demo',
-           'flags_of', 'bpc_completion', 'learning', 'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage',
-           'parse', 'main']
+           'nothing_idle', 'run_before', 'all_of', 'without_recipe', 'as_chosen', 'bpc_distill', 'bpc_plan',
+           'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data',
+           'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_zoo', 'bpc_tables',
+           'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'take_word', 'parser', 'method_in',
+           'spoken', 'usage', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -201,10 +201,12 @@ def nothing_idle(method:str, data:Data, ipc:int, given:dict): # given: what was 
 # %% ../nbs/970_cli.ipynb #b0d9e701
 MINUTES, DECISIVE = 15, ('net','steps','experts','buffer','start') # who types one of these has decided
 
-def json_of(path:Path) -> dict|None: # None: there is none that can be read
-    "What a JSON file holds"
-    try: return json.loads(path.read_text())
-    except (OSError, ValueError): return None
+def run_before(folder) -> dict: # of a run; nothing where there is none
+    "What a run was asked for"
+    try: return json.loads((Path(folder)/'config.json').read_text())
+    except (OSError, ValueError): return {}
+
+def all_of(callbacks) -> Callable: return lambda state, row: any([f(state, row) for f in callbacks]) # each is called
 
 def without_recipe(method:str, name:str) -> bool: # name: of a data set
     "Whether a method learns from images that it has no recipe for"
@@ -217,11 +219,12 @@ def as_chosen(method:str, source, ipc:int, minutes:float|None, given:dict, devic
     m, folder, allowed = choose(method, registry(), 'method'), Path(source).expanduser(), MINUTES if minutes is None else minutes
     if not allowed > 0: raise ValueError(f"minutes: found {minutes:g}; expected a number above 0, such as {MINUTES}")
     open_ = minutes is not None or without_recipe(method, folder.name) and not {*DECISIVE} & {*given}
-    if open_ and begun:
+    if open_ and not begun and 'size' not in given and folder.is_dir():
+        if side := side_for(sides_in(folder), allowed): given['size'] = side
+    if open_ and begun is not None: # where there is no such run, `distill` says it
         kept = {k:v for k,v in (begun.get('recipe') or {}).items() if k in loading()}
         data = data_from(source, given, kept)
-        return data, {k:v for k,v in begun.items() if k in known_to(m)} | given, ['options as this run began']
-    if open_ and 'size' not in given and folder.is_dir() and (side := side_for(sides_in(folder), allowed)): given['size'] = side
+        return data, {k:v for k,v in begun.items() if k in known_to(m)} | given, ['options as this run began']*bool(begun)
     data = data_from(source, given)
     if minutes is None and len(data.shape)!=3 or not open_ or not len(data.held.y): return data, given, [] # `distill` says the last
     c = chosen(method, data, ipc, allowed, device)
@@ -242,22 +245,22 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
                 **given):
     "Learn a coreset from data"
     over = time_is_up(MINUTES if minutes is None else minutes)
-    begun = json_of(Path(out or f'runs/{method}-{Path(data).name}-{ipc}-{seed}')/'config.json') if resume else None
+    begun = run_before(out or f'runs/{method}-{Path(data).name}-{ipc}-{seed}') if resume else None
     data, options, why = as_chosen(method, data, ipc, minutes, given, auto(device), begun)
     nothing_idle(method, data, ipc, given)
     if why and not json: print(*why, sep='\n', file=sys.stderr)
     out = Path(out or f"runs/{method}-{'_'.join(data.name.split())}-{ipc}-{seed}")
-    ends = [over]*bool(why) + [board(out/'tensorboard', data.transform)]*tensorboard
-    options['callback'] = lambda state, row: any([f(state, row) for f in ends])
+    options['callback'] = all_of([over]*bool(why) + [board(out/'tensorboard', data.transform)]*tensorboard)
     try: coreset = distill(method, data, ipc, out, seed, resume, device=auto(device), progress=not json, **options)
     except KeyboardInterrupt:
         how = ' with --resume, to go on from the last look at the held-out part' if (out/'config.json').exists() else ''
         raise KeyboardInterrupt(f"stopped; give the same command again{how} (run folder: {out})") from None
     shown = out/f'coreset{space_of(coreset.x).suffix}'
-    found = dict(coreset=str(out/'coreset.safetensors')) | {shown.suffix[1:]: str(shown)} | dict(log=str(out/'log.jsonl'))
+    found = {'coreset': str(out/'coreset.safetensors'), shown.suffix[1:]: str(shown), 'log': str(out/'log.jsonl')}
     found |= {k:coreset.meta[k] for k in ('held_out','step')}
     if json: return found
-    return '\n'.join([f"held-out accuracy {100*found['held_out']:.1f} % at step {found['step']}", found['coreset'], str(shown),
+    at = f"step {found['step']}" if found['step'] else 'the start: nothing later did better'
+    return '\n'.join([f"held-out accuracy {100*found['held_out']:.1f} % at {at}", found['coreset'], str(shown),
                       f"next: bpc evaluate {found['coreset']} --control", f"      bpc show {found['coreset']}", f"      bpc explore {out}"])
 
 # %% ../nbs/970_cli.ipynb #3607b438

@@ -102,3 +102,7 @@ def test_odd_folders_are_learned(home, tmp_path, classes, each, color, monkeypat
     c = budget.chosen('cd', data, 1, 3)
     S = distill('cd', data, 1, out=tmp_path/'run', progress=False, **c.options | dict(steps=2, every=2, L=2, select_protocol='quick', experts=c.options['experts'] | dict(n=1)))
     assert S.x.isfinite().all() and len(S.x)==classes
+
+def test_too_few_images_are_said_before_the_time(refused, album): refused('distill', album, '--ipc', 1000, parts=("class 'bright' has", 'fewer than 1000'))
+
+def test_nothing_to_go_on_with(refused, album): refused('distill', album, '--out', 'none', '--resume', parts='no run in')
