@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SMALL_SIDE', 'LARGE_SIDE', 'LONG', 'WIDTHS', 'LEAST', 'SLACK', 'EVALUATIONS', 'sides_in', 'side_for', 'common_rules',
-           'rate_of', 'roughly', 'Choice', 'dealt_out', 'options_for', 'candidates', 'chosen', 'told', 'time_is_up']
+           'rate_of', 'roughly', 'Choice', 'dealt_out', 'options_for', 'candidates', 'chosen', 'told', 'clock',
+           'experts_in_time']
 
 # %% ../nbs/935_budget.ipynb #c13a8597
 import time
@@ -17,7 +18,7 @@ from PIL import Image
 from .auto import one_pass, seconds_of
 from .core import choose, registry, stream
 from .data import Data
-from .distill import configure, known_to, passes_of
+from .distill import buffer_for, configure, known_to, passes_of, wants
 from .experts import experts
 from .images import listing, parts
 from .networks import network
@@ -48,7 +49,7 @@ LEAST = dict(n=4, steps=250) # experts and steps that a width is worth
 
 def common_rules(N:int, ipc:int, side:int) -> dict: # N: training images; side: of an image
     "Options of a run on any images, without those that depend on time"
-    many, batch = ipc >= 5, max(8, min(128, 2**((max(N, 1)//16).bit_length() - 1)))
+    many, batch = ipc >= 5, max(8, min(64 if ipc >= 5 else 32, 2**((max(N, 1)//16).bit_length() - 1)))
     apart = min(64, ceil(N/batch)) # batches between two checkpoints
     T, k_max = min(12, ceil((200 if many else 100)/apart)), ceil(84/apart)
     return dict(L=36 if many else 20, alpha=.1 if many else .06, T=T, k_max=k_max, average=.98, select_runs=2, select_protocol='dc',
@@ -72,15 +73,16 @@ def roughly(spec:str, data:Data, ipc:int, config:dict, device) -> float: # spec:
 class Choice(NamedTuple):
     "What a run will do"
     options: dict # of `distill`
-    seconds: float # planned
-    why: list # sentences
+    seconds: float=0. # planned
+    why: list=[] # sentences
+    look: float=0. # seconds of a look at the held-out part, the last thing that a run does
 
 def dealt_out(p:dict, n:int, seconds:float, minutes:float) -> tuple: # p: a plan with n experts -> (experts, steps, seconds)
     "How many experts and steps the time is good for"
     more = max(1, minutes/15)
     expert, look, rest = p['parts']['experts']/n, p['parts']['looks']/p['looks'], p['parts']['first_calls']
     left = seconds - rest - (EVALUATIONS + 1)*look
-    n = int(max(1, min(.4*left/expert, 12*more, 30))) if expert else 1
+    n = int(max(1, min(.4*left/expert, 24*more))) if expert else 1
     steps = int(max(0, min((left - n*expert)/p['step_seconds'], 1000*more)))//EVALUATIONS*EVALUATIONS
     return n, steps, rest + (EVALUATIONS + 1)*look + n*expert + steps*p['step_seconds']
 
@@ -110,7 +112,7 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu') -> 
         p = plan(method, data, ipc, device, **options)
         n_, steps_, took = dealt_out(p, n, seconds, minutes)
         needs[-1] = p['seconds']
-        if n_ >= n and steps_ >= steps: return Choice(*told(data, options, n_, steps_, took, minutes))
+        if n_ >= n and steps_ >= steps: return Choice(*told(data, options, n_, steps_, took, minutes), p['parts']['looks']/p['looks'])
     size = 'x'.join(map(str, data.shape[1:]))
     raise ValueError(f"minutes: {minutes:g} are too few for {ipc*data.K} images of {size} pixels on this machine; "
                      f"{ceil(min(needs)/60/(1-SLACK)) + 1} would do, or a smaller --ipc or --size")
@@ -127,10 +129,14 @@ def told(data:Data, options:dict, n:int, steps:int, seconds:float, minutes:float
     return options, seconds, why
 
 # %% ../nbs/935_budget.ipynb #f6676da0
-def time_is_up(minutes:float, now:Callable=time.monotonic) -> Callable: # a callback of `distill`: `(state, row)` -> whether time is up
-    "End a run that would take longer than this, counted from here"
-    began, before = now(), [None]
-    def over(state, row):
-        last, before[0] = before[0], now()
-        return before[0] + (before[0] - last if last is not None else 0) - began > 60*minutes
-    return over
+def clock(minutes:float, now:Callable=time.monotonic) -> Callable: # `(seconds) -> whether fewer are left`
+    "What ends a run in time, counted from here"
+    end = now() + 60*minutes
+    return lambda spare: end - now() < spare
+
+def experts_in_time(method:str, data:Data, ipc:int, options:dict, until:Callable, device='cpu', progress=True) -> dict:
+    "The options, with the experts that are finished when time is up"
+    config = configure(method, data.name, ipc, **options)
+    if 'experts' not in wants(method, config): return options
+    made = buffer_for(data, network(config['net'], data.shape, data.K), config['experts'], device, progress, until)
+    return options | dict(experts=config['experts'] | dict(n=made.index['n']))

@@ -6,11 +6,11 @@
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'MINUTES', 'DECISIVE', 'SCRIPT', 'data_options',
            'COMMANDS', 'dumps', 'NO_MEMORY', 'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options',
            'meant', 'Switch', 'Parser', 'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent',
-           'nothing_idle', 'run_before', 'all_of', 'without_recipe', 'as_chosen', 'bpc_distill', 'bpc_plan',
-           'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data',
-           'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_zoo', 'bpc_tables',
-           'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'take_word', 'parser', 'method_in',
-           'spoken', 'usage', 'parse', 'main']
+           'nothing_idle', 'run_before', 'without_recipe', 'as_chosen', 'bpc_distill', 'bpc_plan', 'bpc_experts',
+           'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list',
+           'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_zoo', 'bpc_tables', 'bpc_demo',
+           'flags_of', 'bpc_completion', 'learning', 'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage',
+           'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -23,7 +23,7 @@ from fastcore.docments import docments
 # %% ../nbs/970_cli.ipynb #b0d9e702
 from . import __version__
 from .benchmark import bench, bpc_bench
-from .budget import chosen, side_for, sides_in, time_is_up
+from .budget import Choice, chosen, clock, experts_in_time, side_for, sides_in
 from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, within_memory
 from .data import NAMED, Data, load, overview
 from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space
@@ -206,15 +206,13 @@ def run_before(folder) -> dict: # of a run; nothing where there is none
     try: return json.loads((Path(folder)/'config.json').read_text())
     except (OSError, ValueError): return {}
 
-def all_of(callbacks) -> Callable: return lambda state, row: any([f(state, row) for f in callbacks]) # each is called
-
 def without_recipe(method:str, name:str) -> bool: # name: of a data set
     "Whether a method learns from images that it has no recipe for"
     m = registry()[method]
     return m.steps and 'net' in known_to(m) and name.split()[0] not in {data for data,_ in m.recipes}
 
 def as_chosen(method:str, source, ipc:int, minutes:float|None, given:dict, device, # given: what was typed
-              begun:dict|None=None) -> tuple: # begun: `config.json` of a run to go on with; (data, options, sentences)
+              begun:dict|None=None) -> tuple: # begun: `config.json` of a run to go on with; (data, `Choice`)
     "Data and options, chosen where neither the user nor a recipe has decided"
     m, folder, allowed = choose(method, registry(), 'method'), Path(source).expanduser(), MINUTES if minutes is None else minutes
     if not allowed > 0: raise ValueError(f"minutes: found {minutes:g}; expected a number above 0, such as {MINUTES}")
@@ -224,11 +222,11 @@ def as_chosen(method:str, source, ipc:int, minutes:float|None, given:dict, devic
     if open_ and begun is not None: # where there is no such run, `distill` says it
         kept = {k:v for k,v in (begun.get('recipe') or {}).items() if k in loading()}
         data = data_from(source, given, kept)
-        return data, {k:v for k,v in begun.items() if k in known_to(m)} | given, ['options as this run began']*bool(begun)
+        return data, Choice({k:v for k,v in begun.items() if k in known_to(m)} | given, why=['options as this run began']*bool(begun))
     data = data_from(source, given)
-    if minutes is None and len(data.shape)!=3 or not open_ or not len(data.held.y): return data, given, [] # `distill` says the last
+    if minutes is None and len(data.shape)!=3 or not open_ or not len(data.held.y): return data, Choice(given) # `distill` says the last
     c = chosen(method, data, ipc, allowed, device)
-    return data, c.options | given, c.why
+    return data, c._replace(options=c.options | given)
 
 
 # %% ../nbs/970_cli.ipynb #01337019
@@ -244,14 +242,18 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
                 json:bool=False, # print one JSON object
                 **given):
     "Learn a coreset from data"
-    over = time_is_up(MINUTES if minutes is None else minutes)
+    left = clock(allowed := MINUTES if minutes is None else minutes)
     begun = run_before(out or f'runs/{method}-{Path(data).name}-{ipc}-{seed}') if resume else None
-    data, options, why = as_chosen(method, data, ipc, minutes, given, auto(device), begun)
+    data, c = as_chosen(method, data, ipc, minutes, given, auto(device), begun)
     nothing_idle(method, data, ipc, given)
-    if why and not json: print(*why, sep='\n', file=sys.stderr)
+    options, watch = c.options, dict(until=lambda: left(1.2*c.look + 5)) if c.why else {}
+    if c.why and not json: print(*c.why, sep='\n', file=sys.stderr)
     out = Path(out or f"runs/{method}-{'_'.join(data.name.split())}-{ipc}-{seed}")
-    options['callback'] = all_of([over]*bool(why) + [board(out/'tensorboard', data.transform)]*tensorboard)
-    try: coreset = distill(method, data, ipc, out, seed, resume, device=auto(device), progress=not json, **options)
+    if tensorboard: watch['callback'] = board(out/'tensorboard', data.transform)
+    try:
+        if c.why and not {'experts','buffer'} & {*given}:
+            options = experts_in_time(method, data, ipc, options, lambda: left(30*allowed), auto(device), not json)
+        coreset = distill(method, data, ipc, out, seed, resume, device=auto(device), progress=not json, **options, **watch)
     except KeyboardInterrupt:
         how = ' with --resume, to go on from the last look at the held-out part' if (out/'config.json').exists() else ''
         raise KeyboardInterrupt(f"stopped; give the same command again{how} (run folder: {out})") from None
@@ -273,9 +275,9 @@ def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, 
              **given):
     "Say what `bpc distill` with the same options will take"
     for k in 'out','seed','resume': given.pop(k, None) # make no difference
-    data, options, why = as_chosen(method, data, ipc, minutes, given, auto(device))
+    data, c = as_chosen(method, data, ipc, minutes, given, auto(device))
     nothing_idle(method, data, ipc, given)
-    p = plan(method, data, ipc, auto(device), **options)
+    p = plan(method, data, ipc, auto(device), **c.options)
     if json: return p | dict(made=provenance())
     seconds = {k.replace('_', ' '):f"{v:.0f} s" for k,v in p['parts'].items()}
     seconds['in all'] = f"{p['seconds']:.0f} s; {p['steps']} steps of {p['step_seconds']:.3f} s, {p['looks']} looks"
@@ -586,7 +588,7 @@ def learning(method:str) -> dict: # title -> options
     known = known_to(m)
     takes = lambda f: {k:o for k,o in options(f).items() if k in known} # what chooses images has no loop and no energy
     of_run = options(distill, skip=('data','progress','callback')) | takes(choices) | takes(kinds)
-    of_run['experts'] = of_run['experts']._replace(kind=partial(nested_options, known=options(experts, skip=('device','progress','after'))))
+    of_run['experts'] = of_run['experts']._replace(kind=partial(nested_options, known=options(experts, skip=('device','progress','after','until'))))
     return {f'method {method}': options(m.make), 'run': of_run, 'loop': takes(outer), 'energy': takes(energy), 'data': loading()}
 
 # %% ../nbs/970_cli.ipynb #eb0be516
@@ -603,7 +605,7 @@ COMMANDS = dict(
     plan=Command(bpc_plan, 'data', learning),
     evaluate=Command(bpc_evaluate, 'file', data_options),
     predictive=Command(bpc_predictive, 'file', data_options),
-    experts=Command(bpc_experts, 'data', lambda method: {'training': options(experts, skip=('progress','after'))} | data_options(method)),
+    experts=Command(bpc_experts, 'data', lambda method: {'training': options(experts, skip=('progress','after','until'))} | data_options(method)),
     show=Command(bpc_show, 'file'),
     explore=Command(bpc_explore, 'run'),
     data=Command(bpc_data, 'data', data_options),

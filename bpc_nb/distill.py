@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['DEFAULT', 'OF_EXPERTS', 'LOOP', 'ALLOWED', 'KEPT', 'choices', 'known_to', 'defaults', 'wants', 'no_idle', 'recipe',
-           'configure', 'of_space', 'usual', 'passes_of', 'fit_of_run', 'formats_of', 'buffer_for', 'short_name',
-           'enough_for', 'task', 'start_of', 'requested', 'some_held', 'judged', 'on_cpu', 'distill', 'slower_by',
-           'run']
+           'configure', 'of_space', 'usual', 'passes_of', 'fit_of_run', 'formats_of', 'buffer_for', 'begin_with_others',
+           'short_name', 'enough_for', 'task', 'start_of', 'requested', 'some_held', 'judged', 'on_cpu', 'distill',
+           'slower_by', 'run']
 
 # %% ../nbs/410_distill.ipynb #8a8f6a3d
 import hashlib, json, tempfile, warnings
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from statistics import mode
@@ -20,7 +21,7 @@ from .core import DECODERS, Coreset, cache_folder, choose, provenance, registry,
 from .data import Data, load, of_table
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluate
-from .experts import Buffer, describe, enough, experts as make_experts, open_buffer
+from .experts import Buffer, describe, enough, experts as make_experts, open_buffer, taken_over
 from .learn import Learner, Method, Task, begun, candidate, kinds, learner, outer, shown, starts, streams_of, task_of
 from .metrics import Diverged
 from .networks import Network, default_net, has_spec, network
@@ -42,8 +43,8 @@ def choices(net:Annotated[str, has_spec]='convnet', # architecture, e.g. convnet
     return locals()
 
 DEFAULT = 'cd' # the method of a command, a cell and a measurement that name none
-OF_EXPERTS = {k:p for k,p in parameters(make_experts).items() if k not in ('device','progress','after')} # those of an option
-LOOP = {k:p for k,p in parameters(outer).items() if k not in ('seed','streams','state','record','progress')}
+OF_EXPERTS = {k:p for k,p in parameters(make_experts).items() if k not in ('device','progress','after','until')} # those of an option
+LOOP = {k:p for k,p in parameters(outer).items() if k not in ('seed','streams','state','record','progress','until')}
 
 def known_to(m:Method) -> dict: # name -> `inspect.Parameter`
     "The options of a run; what takes no step has no start, no loop and no energy"
@@ -116,12 +117,24 @@ def fit_of_run(config:dict, data:Data, ipc:int, net:Network, device) -> Fit:
 def formats_of(fit:Fit) -> dict: return {k:getattr(fit, k) for k in FORMATS}
 
 # %% ../nbs/410_distill.ipynb #c5703b41
-def buffer_for(data:Data, net:Network, options:dict, device='cpu', progress=True) -> Buffer:
+def buffer_for(data:Data, net:Network, options:dict, device='cpu', progress=True,
+               until:Callable=None) -> Buffer: # as in `experts`: a buffer of those that are finished then
     "Make or reuse a buffer in the cache, named by what it was made for"
     what = describe(data, net, **options)
     def at(what): return cache_folder()/'experts'/f'{data.name.split()[0]}-{short_name(what)}'
     folder = next((f for f in map(at, (what, what | ALLOWED)) if (f/'index.json').exists()), at(what))
-    return make_experts(data, net, folder, **options, device=device, progress=progress)
+    once(begin_with_others, folder, describe(data, net, **options_of(make_experts) | options))
+    made = make_experts(data, net, folder, **options, device=device, progress=progress, until=until)
+    m = len(made.complete)
+    return made if m==made.index['n'] else buffer_for(data, net, options | dict(n=m), device, progress)
+
+def begin_with_others(folder:Path, what:dict): # what: from `describe`, in full
+    "Take over experts that differ in their number alone"
+    for path in [] if (folder/'index.json').exists() else folder.parent.glob(folder.name.split('-')[0] + '-*/index.json'):
+        with suppress(OSError, ValueError):
+            have, same = open_buffer(path.parent), what.keys() - {'n','group'}
+            if have.index['group']==1 and all(have.index[k]==what[k] for k in same & have.index.keys()):
+                return taken_over(have, what['n'], folder)
 
 ALLOWED = dict.fromkeys(FORMATS, True) # what recipes said, and names of buffers with them, when formats were theirs to choose
 
@@ -194,6 +207,7 @@ def distill(method:str, # a name in `bpc list`
             streams:int=None, # draws per step, dealt to the ranks of torchrun; None: one for each rank
             device:str='auto', # cpu, cuda or auto
             progress:bool=True, callback:Callable=None, # `(state, row)` after every look at the held-out part; true ends the run
+            until:Callable=None, # `() -> whether time is up`: asked after every step; true ends the run with a look
             **options) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
     "Learn a coreset: the best one on the held-out part"
     device, data = auto(device), data if isinstance(data, Data) else load(data)
@@ -212,7 +226,7 @@ def distill(method:str, # a name in `bpc list`
     l = learner(registry()[method], t, config)
     meta = head | dict(experts=t.experts and {k:v for k,v in t.experts.index.items() if k!='made'}, made=provenance()) | of_table(data.meta)
     S = start_of(data, ipc, config, t, l, seed, device, meta)
-    return run(l, S, judged(data, config, t.net, seed, device), config, out, seed, streams, resume, callback, progress)
+    return run(l, S, judged(data, config, t.net, seed, device), config, out, seed, streams, resume, callback, progress, until)
 
 # %% ../nbs/410_distill.ipynb #3038bab4
 KEPT = ("the run in {} is kept up to its last look, and the same command goes on with resume=True, where bf16='always', a block= of images "
@@ -224,7 +238,7 @@ def slower_by(n:float, l:Learner) -> Learner:
     return l._replace(leaves={k:leaf._replace(lr=leaf.lr/n) if leaf.lr and leaf.each else leaf for k,leaf in l.leaves.items()})
 
 def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, streams:int, resume:bool, callback=None,
-        progress=True) -> Coreset:
+        progress=True, until=None) -> Coreset:
     "Learn in a run's folder, from its start or from its checkpoint"
     every = {k:config[k] for k in LOOP if k in config}
     if config.get('scale')=='sum': l, every['lr'] = slower_by(n := len(S.examples().x), l), every['lr']/n # a sum is that much steeper
@@ -241,7 +255,8 @@ def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, s
         else:
             state = load_state(out/'checkpoint.safetensors', begun(S, l, streams_of(seed, 0, streams)), S.x.device) if resume else None
             once(forget, out, state.step) if resume else once(keep_look, out/'looks', at(begun(S, l).leaves, 0, None), 0, every['every'])
-            s = outer(l, S, judge, **every, seed=seed, streams=streams, state=state, record=partial(once, write), progress=progress)
+            s = outer(l, S, judge, **every, seed=seed, streams=streams, state=state, record=partial(once, write), progress=progress,
+                      until=until and partial(once, until))
             best = at(s.best, s.at, s.score)
     once(finish)
     return best

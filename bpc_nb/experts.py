@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['FULL', 'fetch_row', 'read_row', 'horizon', 'Buffer', 'of_data', 'describe', 'same_or_raise', 'open_buffer',
            'write_epoch', 'resume', 'enough', 'claim', 'look', 'trainer', 'train_group', 'started', 'train_groups',
-           'experts', 'import_buffer']
+           'experts', 'taken_over', 'import_buffer']
 
 # %% ../nbs/210_experts.ipynb #18892d0f
-import hashlib, json, os
+import hashlib, json, os, shutil
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Callable, NamedTuple
 
@@ -220,12 +221,12 @@ def started(data:Data, net:Network, folder:Path, o:dict, device) -> tuple: # o: 
     used = {k:used[k] for k in FORMATS}
     return once(claim, folder, describe(data, net, **o | dict(group=group)), o['group'] is None, used), o | used
 
-def train_groups(buffer:Buffer, groups, one:Callable, progress:bool): # one: `(group, bar)`
-    "Train some groups"
+def train_groups(buffer:Buffer, groups, one:Callable, progress:bool, until:Callable|None=None): # one: `(group, bar)`
+    "Train some groups; the first one always"
     n, epochs, size = (buffer.index[k] for k in ('n','epochs','group'))
     show = progress and not all(buffer.shard(g, epochs).exists() for g in groups)
     with progress_bar(sum(min(size, n-g*size) for g in groups)*epochs, 'experts', 'epoch', show=show) as bar:
-        return [one(g, bar) for g in groups]
+        return [None if i and until and until() else one(g, bar) for i,g in enumerate(groups)]
 
 # %% ../nbs/210_experts.ipynb #b135659c
 def experts(data:Data, # what to train on: its training part
@@ -247,6 +248,7 @@ def experts(data:Data, # what to train on: its training part
             compile:Format='auto', # fuse what lies between them; auto: where there is a compiler, and it pays
             device='cpu', progress:bool=True,
             after:Callable=None, # called with the epoch's number after each one is stored
+            until:Callable=None, # `() -> whether time is up`: no other group is begun then
            ) -> Buffer:
     "Train experts on the data, a checkpoint after every epoch, resumable"
     given = dict(n=n, epochs=epochs, lr=lr, part=part, batch=batch, momentum=momentum, weight_decay=weight_decay, loss=loss,
@@ -254,8 +256,20 @@ def experts(data:Data, # what to train on: its training part
     buffer, used = started(data, net, Path(folder), given, device)
     with within_memory(FULL.format(folder)):
         one = partial(train_group, buffer, trainer(net, used, device), net, [t.to(device) for t in data.train], data.held, after)
-        dealt(lambda groups: train_groups(buffer, groups, one, progress), range(-(-n//buffer.index['group'])))
+        dealt(lambda groups: train_groups(buffer, groups, one, progress, until), range(-(-n//buffer.index['group'])))
     return buffer
+
+# %% ../nbs/210_experts.ipynb #a5265dff
+def taken_over(buffer:Buffer, # of one expert in a group
+               n:int, folder) -> Buffer: # n: experts that are wanted
+    "A buffer of `n` experts, begun with the finished ones of another"
+    folder, E = Path(folder), buffer.index['epochs']
+    folder.mkdir(parents=True, exist_ok=True)
+    for (g,_),e in product(buffer.complete, range(E + 1)):
+        if g < n: write_atomic(folder/buffer.shard(g, e).name, partial(shutil.copyfile, buffer.shard(g, e)))
+    index = buffer.index | dict(n=n)
+    write_atomic(folder/'index.json', lambda tmp: Path(tmp).write_text(json.dumps(index, indent=1))) # last: it makes the folder a buffer
+    return Buffer(folder, index)
 
 # %% ../nbs/210_experts.ipynb #f362dff4
 def import_buffer(files, # one or more `replay_buffer_N.pt`

@@ -339,7 +339,8 @@ def outer(l, # a `Learner`, or a loss
           seed:int=0, # of the draws
           streams:int=1, # draws whose losses are averaged, dealt to the ranks
           state:State=None, # to continue from
-          record:Callable=None, progress:bool=True): # record: `(state, row)` after every look; true ends the loop
+          record:Callable=None, progress:bool=True, # record: `(state, row)` after every look; true ends the loop
+          until:Callable=None): # `() -> bool` after every step: true ends the loop with a look
     "The outer loop of every method: the last state"
     l, values = learner_of(l), []
     s = good = state or first_state(l, coreset, judge, seed, streams)
@@ -352,8 +353,8 @@ def outer(l, # a `Learner`, or a loss
                 bar.n = bar.last_print_n = s.step; continue
             s, values = new, values + [value]
             bar.set_postfix(dict(loss=f'{value:.3g}', held_out=f'{good.score:.3f}'), refresh=False); bar.update(1)
-            if s.step%every==0 or s.step==steps:
+            if (over := bool(until and until())) or s.step%every==0 or s.step==steps:
                 (s, row), values = looked(l, coreset, s, average, judge, values), []
                 good = s
-                if record and record(gathered(s), row): break
+                if record and record(gathered(s), row) or over: break
     return s

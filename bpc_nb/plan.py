@@ -137,7 +137,7 @@ def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `disti
     step, more, memory = of_step(method, S, net, data, config, device)
     step *= ceil(streams/world()) # they are dealt to the ranks, and a rank's follow one another
     needs = 'experts' in wants(method, config) and not buffer
-    trained = {k:v for k,v in own.items() if k not in ('device','seed','half','progress','after')} | dict(bf16=theirs.bf16)
+    trained = {k:v for k,v in own.items() if k not in ('device','seed','half','progress','after','until')} | dict(bf16=theirs.bf16)
     made, first = of_experts(data, net, device, **trained) if needs else (0., 0.)
     look, rest = of_looks(data, S, accelerate(net, fit.bf16), config, device) # of as many images as students see
     steps = config.get('steps', 0) if step else 0

@@ -49,11 +49,11 @@ def test_what_is_typed_stays(bpc, album, few):
 @pytest.mark.parametrize('words', [('--steps', 3), ('--net', NET), ('--experts', 'n=2')])
 def test_who_decides_is_left_alone(album, few, words):
     given = {words[0][2:]: words[1]}
-    assert cli.as_chosen('cd', album, 1, None, given | dict(size=16), 'cpu')[1]==given and few==[]
+    assert cli.as_chosen('cd', album, 1, None, given | dict(size=16), 'cpu')[1].options==given and few==[]
 
 def test_a_recipe_is_kept_unless_minutes_are_given(few):
-    assert cli.as_chosen('cd', 'digits', 1, None, {}, 'cpu')[1:]==({}, []) and few==[]
-    assert cli.as_chosen('cd', 'digits', 1, 3., {}, 'cpu')[1]==TINY and len(few)==1
+    assert cli.as_chosen('cd', 'digits', 1, None, {}, 'cpu')[1]==budget.Choice({}) and few==[]
+    assert cli.as_chosen('cd', 'digits', 1, 3., {}, 'cpu')[1].options==TINY and len(few)==1
 
 
 def test_a_run_that_goes_on_keeps_its_choices(bpc, album, few, monkeypatch):
@@ -67,11 +67,19 @@ def test_a_run_that_goes_on_keeps_its_choices(bpc, album, few, monkeypatch):
 
 
 def test_a_run_ends_when_its_time_is_up_and_fewer_steps_give_it_again(home, tmp_path):
-    data, clock = load('digits'), iter([0, 50, 100])
-    over = budget.time_is_up(2, lambda: next(clock)) # the next look would come at 150 s
-    S = distill('cd', data, 1, out=tmp_path/'cut', progress=False, callback=over, **TINY | dict(steps=40))
-    again = distill('cd', data, 1, out=tmp_path/'again', progress=False, **TINY | dict(steps=4))
-    assert torch.equal(S.x, again.x) and [json.loads(l)['step'] for l in (tmp_path/'cut'/'log.jsonl').read_text().splitlines()][-1]==4
+    data, ticks = load('digits'), iter([0, 30, 60, 90]) # 90 s of 2 minutes after three steps: a look takes 40
+    left = budget.clock(2, lambda: next(ticks))
+    S = distill('cd', data, 1, out=tmp_path/'cut', progress=False, until=lambda: left(40), **TINY | dict(steps=40))
+    again = distill('cd', data, 1, out=tmp_path/'again', progress=False, **TINY | dict(steps=3))
+    assert torch.equal(S.x, again.x) and [json.loads(l)['step'] for l in (tmp_path/'cut'/'log.jsonl').read_text().splitlines()][-1]==3
+
+def test_no_expert_is_begun_after_half_of_the_time(home, monkeypatch):
+    data, late = load('digits'), iter([False, True, True])
+    made = budget.experts_in_time('cd', data, 1, TINY | dict(experts=dict(n=4, epochs=2, group=1)), lambda: next(late), progress=False)
+    assert made['experts']['n']==2
+    monkeypatch.setattr('bpc_nb.experts.write_epoch', lambda *a, **o: pytest.fail("these experts are there"))
+    distill('cd', data, 1, progress=False, **made)
+    with pytest.raises(pytest.fail.Exception): distill('cd', data, 1, progress=False, **TINY | dict(experts=dict(n=5, epochs=2, group=1)))
 
 
 @pytest.mark.parametrize('minutes', [0, -3])

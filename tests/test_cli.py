@@ -128,8 +128,8 @@ def test_every_option_reaches_its_function(monkeypatch):
         assert takes.keys() <= seen.keys()
         if not registry()[m].steps: continue
         handed = {k for k in seen if k not in inspect.signature(cli.distill).parameters}
-        assert handed >= (cli.options(outer, ('seed', 'streams', 'state', 'record', 'progress')).keys() | cli.options(energy).keys()) - {*registry()[m].without}
-    assert cli.options(make_experts, ('progress', 'after')).keys() <= {a.dest for a in cli.parser('experts')._actions}
+        assert handed >= (cli.options(outer, ('seed', 'streams', 'state', 'record', 'progress', 'until')).keys() | cli.options(energy).keys()) - {*registry()[m].without}
+    assert cli.options(make_experts, ('progress', 'after', 'until')).keys() <= {a.dest for a in cli.parser('experts')._actions}
 
 
 @pytest.mark.parametrize('words, said', [('--step 5', "unknown option '--step', did you mean '--steps'?"), ('steps 5', "unknown option 'steps', did you mean '--steps'?"),

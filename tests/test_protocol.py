@@ -100,7 +100,7 @@ def test_nonsense_is_refused_by_configure_alone_in_a_sentence_that_names_the_opt
 
 def test_nonsense_for_the_experts_is_refused_by_configure_alone():
     known = making.OF_EXPERTS
-    assert not {'device','progress','after'} & known.keys() and {'lr','part','loss','augment'} <= known.keys()
+    assert not {'device','progress','after','until'} & known.keys() and {'lr','part','loss','augment'} <= known.keys()
     for k,v in nonsense(known): assert (said := said_of('cd', v, experts={k:v})).startswith(f'experts: {k}: '), (k, said)
 
 
