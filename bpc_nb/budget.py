@@ -52,7 +52,7 @@ def common_rules(N:int, ipc:int, side:int) -> dict: # N: training images; side: 
     many, batch = ipc >= 5, max(8, min(64 if ipc >= 5 else 32, 2**((max(N, 1)//16).bit_length() - 1)))
     apart = min(64, ceil(N/batch)) # batches between two checkpoints
     T, k_max = min(12, ceil((200 if many else 100)/apart)), ceil(84/apart)
-    return dict(L=36 if many else 20, alpha=.1 if many else .06, T=T, k_max=k_max, average=.98, select_runs=2, select_protocol='dc',
+    return dict(L=36 if many else 20, alpha=.1, T=T, k_max=k_max, average=.98, select_runs=2, select_protocol='dc',
                 start='herding' if many else 'real', lr=rate_of(side, many),
                 experts=dict(batch=batch, part=min(1., apart*batch/N), epochs=T + k_max - 1))
 
