@@ -313,9 +313,11 @@ def test_demo_twice(bpc, monkeypatch):
     monkeypatch.setitem(PROTOCOLS, 'quick', dict(epochs=6, lr=.02))
     monkeypatch.setitem(PROTOCOLS, 'dc', dict(epochs=40, lr=.02))
     monkeypatch.setitem(cd.RECIPES, ('digits', 1), dict(net=NET, L=2, T=2, k_max=2, steps=20, every=10, select_runs=1, experts=dict(n=1, epochs=4)))
+    monkeypatch.setattr(cli, 'DEMO', dict(experts=dict(n=2, epochs=4)))
     code, out, err = bpc('demo')
     assert (code, err) == (0, '')
-    for part in 'learned images (BPC-CD)', 'random real images', 'all 1294 real images', 'runs/demo/coreset.png', 'runs/demo/coreset.safetensors': assert part in out
+    for part in 'learned images (BPC-CD)', 'random real images', 'all 1294 real images', 'runs/demo/demo.png', 'runs/demo/coreset.safetensors': assert part in out
+    assert Image.open('runs/demo/demo.png').width > 1000 # enlarged
     first = Path('runs/demo/coreset.safetensors').read_bytes()
     code, out, err = bpc('demo', '--json')
     assert (code, err) == (0, '') and {'seconds', 'accuracy_mean_random', 'accuracy_mean_real'} | SCORES <= json.loads(out).keys()
@@ -344,6 +346,7 @@ def test_every_command_prints_one_json_document(command, bpc, monkeypatch):
     for protocol in 'quick', 'dc': monkeypatch.setitem(PROTOCOLS, protocol, dict(epochs=2, lr=.02))
     monkeypatch.setitem(POSTERIORS, 'ensemble', dict(sampler='ensemble', chains=2))
     monkeypatch.setitem(cd.RECIPES, ('digits', 1), dict(net=NET, L=2, T=2, k_max=2, steps=2, every=2, select_runs=1, experts=dict(n=1, epochs=4)))
+    monkeypatch.setattr(cli, 'DEMO', dict(experts=dict(n=1, epochs=4)))
     monkeypatch.setattr(explorer, 'served', lambda page, port, log: subprocess.Popen([sys.executable, '-c', '']))
     load_coreset('digits', ipc=1).save('s.safetensors')
     Path('two.toml').write_text('[[cells]]\nseed = [0, 1]\n' + CELL)
