@@ -61,7 +61,7 @@ def rate_of(side:int, many:bool) -> float: # many: more than a few images of a c
     return (20. if many else 50.) if side > 16 else 4.
 
 # %% ../nbs/935_budget.ipynb #92dc662a
-SLACK, EVALUATIONS = .2, 5
+SLACK, EVALUATIONS = .2, 4
 
 def roughly(spec:str, data:Data, ipc:int, config:dict, device) -> float: # spec: of a network
     "Seconds of a whole run, from one small pass"
