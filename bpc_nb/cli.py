@@ -22,7 +22,7 @@ from fastcore.docments import docments
 
 # %% ../nbs/970_cli.ipynb #b0d9e702
 from . import __version__
-from .benchmark import bench, bpc_bench
+from .benchmark import bench
 from .budget import chosen, side_for, sides_in, time_is_up
 from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, within_memory
 from .data import NAMED, Data, load, overview
@@ -39,6 +39,7 @@ from .networks import NETWORKS, default_net, network
 from .options import options_of, plain, rules
 from .plan import plan
 from .predictive import POSTERIORS, predictive
+from .quality import bpc_bench, quality
 from .ranks import Place, auto, joined, same_on_all
 from .progress import board
 from .scale import bpc_scale
@@ -615,7 +616,7 @@ COMMANDS = dict(
     whole=Command(bpc_whole, 'data', data_options),
     tables=Command(bpc_tables),
     zoo=Command(bpc_zoo, 'data'),
-    bench=Command(bpc_bench, more=lambda method: {'measurement': options(bench)}),
+    bench=Command(bpc_bench, more=lambda method: {'measurement': options(bench), 'quality': options(quality)}),
     scale=Command(bpc_scale),
     demo=Command(bpc_demo),
     doctor=Command(bpc_doctor),
