@@ -145,7 +145,7 @@ class Parser(argparse.ArgumentParser):
 
     def known(self, argv) -> tuple: # (name -> value, words that mean nothing)
         "Parse; `--k_max` is `--k-max`"
-        given, rest = self.parse_known_args([re.sub('^--[^=]+', lambda m: m[0].replace('_', '-'), a) for a in argv])
+        given, rest = self.parse_known_args([re.sub(r'^--[^=\s]+(?==|$)', lambda m: m[0].replace('_', '-'), a) for a in argv])
         return vars(given), rest
 
     def strict(self, argv, why=lambda name: '') -> dict: # name -> value
