@@ -56,7 +56,9 @@ got = get_dataset(args.dataset, 'data', 256, args=args)
 assert len(got)==12 and got[10][3]==3
 net = get_network(got[0], got[2], got[1])
 opt = torch.optim.SGD(net.parameters(), lr=.1)
+kept = [net[1].bias.detach().cpu()]
 for e in range(args.num_experts): net(got[6][0][0][None]).sum().backward(); opt.step()
+assert not (net[1].bias==kept[0]).any() # a checkpoint stays what it was
 os.makedirs('buffers'); torch.save([p.detach() for p in net.parameters()], 'buffers/replay_buffer_0.pt')
 '''
 LEARN = HEAD.format(options="p.add_argument('--ipc', type=int, default=1)\np.add_argument('--lr_img', type=float, default=1000)") + '''
