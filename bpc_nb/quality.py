@@ -11,7 +11,7 @@ __all__ = ['SECONDS', 'PEERS', 'GROWN', 'PEER_PROCESS', 'COLOURS', 'BELOW', 'QUA
            'accuracy_at', 'quality_report', 'set_apart', 'middle', 'draw_quality', 'latest_quality', 'of_kind',
            'bpc_bench']
 
-# %% ../nbs/925_quality.ipynb #aba28dcf
+# %% ../nbs/925_quality.ipynb #2a0d6428
 import inspect, os, re, shlex, subprocess, sys, time
 from contextlib import contextmanager
 from functools import partial
@@ -42,7 +42,7 @@ from .ranks import auto
 from .runs import looks
 from .show import figure, tidy
 
-# %% ../nbs/925_quality.ipynb #2e692916
+# %% ../nbs/925_quality.ipynb #aa2f7871
 def both_clocks() -> tuple: return time.monotonic(), time.process_time() # seconds on the wall, of the processor
 
 class Clock:
@@ -58,14 +58,14 @@ class Clock:
         try: yield
         finally: self.charge(b-n for b,n in zip(before, self.now()))
 
-# %% ../nbs/925_quality.ipynb #289dec57
+# %% ../nbs/925_quality.ipynb #2ed33315
 SECONDS = dict(seconds=0, cpu=1) # name of a clock -> its place in a reading
 
 def clock_for(device:str) -> str: # a name in `SECONDS`
     "The clock that counts on this machine"
     return 'cpu' if device=='cpu' and torch.get_num_threads()==1 else 'seconds'
 
-# %% ../nbs/925_quality.ipynb #bf7cc6cc
+# %% ../nbs/925_quality.ipynb #7a3d66bd
 class Seen(NamedTuple):
     "What a user who stopped now would have"
     seconds: float
@@ -85,7 +85,7 @@ def watched(clock:Clock, out:Path, enough:float, by:str) -> tuple: # ([`Seen`], 
         return spent[SECONDS[by]] >= enough
     return seen, look
 
-# %% ../nbs/925_quality.ipynb #4c467f2d
+# %% ../nbs/925_quality.ipynb #23433f16
 @contextmanager
 def empty_cache():
     "Nothing that was made before is at hand"
@@ -103,7 +103,7 @@ def experts_paid(data:Data, config:dict, device, paid:dict) -> tuple: # paid: fo
     b = buffer_for(data, network(config['net'], data.shape, data.K), config['experts'], device, progress=False)
     return paid.setdefault(b.folder, clock.read())
 
-# %% ../nbs/925_quality.ipynb #f8cd01be
+# %% ../nbs/925_quality.ipynb #524b7373
 def followed(method:str, data:Data, ipc:int, enough:float, # seconds
              points:int=12, by:str='seconds', seed:int=0, device='cpu', paid:dict={}, **options) -> tuple: # ([`Seen`], what was used)
     "Run a method by its recipe until its seconds are over"
@@ -122,7 +122,7 @@ def followed(method:str, data:Data, ipc:int, enough:float, # seconds
         best = distill(method, data, ipc, out, seed, device=device, progress=False, callback=look, **options)
         return seen or [Seen(*clock.read(), 0, 0, best)], used
 
-# %% ../nbs/925_quality.ipynb #e1f2d754
+# %% ../nbs/925_quality.ipynb #ff13dc60
 def judged_rows(name:str, seen, judge:Callable) -> tuple: # judge: `coreset -> dict`, of `evaluate`; (rows, what else to say)
     "A row for every point of a curve whose students do not diverge"
     found, rows = {}, []
@@ -139,7 +139,7 @@ def or_diverged(judge:Callable, S:Coreset) -> dict|None:
     try: return judge(S)
     except Diverged: return None
 
-# %% ../nbs/925_quality.ipynb #30862fc7
+# %% ../nbs/925_quality.ipynb #43669bbc
 PEERS = {'gradient matching':('main.py',), 'distribution matching':('main_DM.py',), 'trajectory matching':('buffer.py','distill.py')}
 
 class Peer(NamedTuple):
@@ -164,7 +164,7 @@ def peer_at(path) -> Peer: # of a checkout, or of a script in one
     raise ValueError(f"peer: {path} is no checkout of DatasetCondensation (main.py, utils.py) or mtt-distillation "
                      "(buffer.py, distill.py, utils.py); name the folder that has these files")
 
-# %% ../nbs/925_quality.ipynb #ed7da2e0
+# %% ../nbs/925_quality.ipynb #f33caacf
 def takes(p:Peer, script:str) -> set: return {*re.findall(r"""add_argument\(\s*['"](--\w+)""", source_of(p.folder/script))} # options
 
 def with_options(peers, typed:str) -> list: # peers: [`Peer`]; typed: '--num_experts 10 --train_epochs 5'
@@ -184,7 +184,7 @@ def words_for(p:Peer, script:str, data:str, ipc:int) -> list: # data: name of th
         if on: out.append(w)
     return out
 
-# %% ../nbs/925_quality.ipynb #69fef301
+# %% ../nbs/925_quality.ipynb #0f73b155
 class StandIn(ModuleType):
     "A package that does nothing"
     def __getattr__(self, k):
@@ -211,7 +211,7 @@ def put_stand_ins(folder:Path) -> list: # their names
     sys.modules.update({n: silent_wandb() if n=='wandb' else StandIn(n) for n in names})
     return names
 
-# %% ../nbs/925_quality.ipynb #70fd0b51
+# %% ../nbs/925_quality.ipynb #778c1a6b
 class Enough(BaseException):
     "The time of a peer is over"
 
@@ -238,7 +238,7 @@ def snapshots(clock:Clock, shape, enough:float, by:str, keep:Callable) -> tuple:
         if x is not None and spent >= at['next']: snapshot()
     return after, snapshot
 
-# %% ../nbs/925_quality.ipynb #23fa83d0
+# %% ../nbs/925_quality.ipynb #4d642ddc
 def dataset_of(parts:dict, # train and held as (images, labels), and the classes
                original:Callable) -> Callable: # theirs: that of trajectory matching takes `args`, and returns three things more
     "Their `get_dataset`, with our images, which have mean 0 and standard deviation 1"
@@ -253,7 +253,7 @@ def dataset_of(parts:dict, # train and held as (images, labels), and the classes
 
 def unjudged(it, net, *_, **__) -> tuple: return net, 0., 0. # their `evaluate_synset`: a network, accuracies in training and test
 
-# %% ../nbs/925_quality.ipynb #d84296bd
+# %% ../nbs/925_quality.ipynb #d6a1fba0
 def peer_work():
     "What a peer's process does: its scripts, on our images, until the time is over"
     job, folder = loads(sys.stdin.readline()), Path.cwd()
@@ -276,7 +276,7 @@ def peer_work():
         last()
     except Enough: pass
 
-# %% ../nbs/925_quality.ipynb #a2fe7ab8
+# %% ../nbs/925_quality.ipynb #b630890c
 PEER_PROCESS = 'from bpc_nb.quality import peer_work; peer_work()'
 
 def run_peer(p:Peer, data:Data, ipc:int, enough:float, by:str='seconds', seed:int=0, device='cpu') -> tuple: # ([`Seen`], what was used)
@@ -299,7 +299,7 @@ def run_peer(p:Peer, data:Data, ipc:int, enough:float, by:str='seconds', seed:in
 
 def last_line(said:str) -> str: return next((l.strip() for l in reversed(re.split(r'[\r\n]', said)) if l.strip()), 'it said nothing')
 
-# %% ../nbs/925_quality.ipynb #5bdcfd0d
+# %% ../nbs/925_quality.ipynb #cf9caf85
 def judge_of(data:Data, ipc:int, net:str, protocol:str, runs:int, seed:int, device) -> tuple: # (judge, what it is, random images)
     "The students that judge everything, and what random real images are worth to them"
     whole('runs', runs, 1); choose(protocol, PROTOCOLS, 'protocol')
@@ -317,7 +317,7 @@ def or_why(f:Callable) -> tuple: # `f() -> (points, used)`; the same, or the rea
     try: return f()
     except ValueError as e: return [], dict(ended=str(e))
 
-# %% ../nbs/925_quality.ipynb #a3e2d6bd
+# %% ../nbs/925_quality.ipynb #56295ccb
 def quality(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
             ipc:int=1, # images per class
             methods:str='all', # names with commas, all or none
@@ -348,7 +348,7 @@ def quality(data:str='digits', # a data set's name, a folder of class folders, a
                 rows=[r for rows,_ in judged.values() for r in rows],
                 used={name:used | judged[name][1] for name,(_,used) in found.items()}, made=provenance())
 
-# %% ../nbs/925_quality.ipynb #8cde5d35
+# %% ../nbs/925_quality.ipynb #61dc14ab
 def curve_of(found:dict, name:str) -> list: return [r for r in found['rows'] if r['method']==name] # in order of time
 
 def accuracy_at(rows, seconds:float, clock:str) -> str: # rows: of one method
@@ -371,7 +371,7 @@ def quality_report(found:dict) -> str: # from `quality`
         lines.append(f'{n:40}' + ''.join(c.rjust(8) for c in cells))
     return '\n'.join([*lines, f"{'random real examples':40}{100*found['control']['accuracy_mean']:32.1f}"])
 
-# %% ../nbs/925_quality.ipynb #86902a00
+# %% ../nbs/925_quality.ipynb #3c6a6055
 def set_apart(ys, gap:float) -> list: # ys: heights
     "Heights in the same order, none nearer to another than `gap`, each near its own"
     order, out, groups = sorted(range(len(ys)), key=lambda i: ys[i]), [0.]*len(ys), []
@@ -385,7 +385,7 @@ def set_apart(ys, gap:float) -> list: # ys: heights
 
 def middle(ys, group) -> float: return sum(ys[i] for i in group)/len(group)
 
-# %% ../nbs/925_quality.ipynb #13de0c8c
+# %% ../nbs/925_quality.ipynb #43c36c37
 COLOURS = ['#1f77b4','#ff7f0e','#2ca02c','#d62728','#9467bd','#8c564b','#e377c2','#7f7f7f','#bcbd22','#17becf']
 
 def draw_quality(found:dict): # from `quality`, or a line of its file
@@ -413,7 +413,7 @@ def draw_quality(found:dict): # from `quality`, or a line of its file
 BELOW = 10 # points under random images: what is lower lies on the edge
 QUALITY_AXIS = dict(cpu='CPU seconds of all work, on one thread', seconds='seconds of all work')
 
-# %% ../nbs/925_quality.ipynb #e06e92b1
+# %% ../nbs/925_quality.ipynb #a277e088
 def latest_quality(lines) -> dict: # of `quality`, the newest last
     "Lines like the last in one: of a method that was measured again, the last time"
     same = lambda l: tuple(dumps(l[k]) for k in ('data','ipc','clock','judge'))
@@ -422,7 +422,7 @@ def latest_quality(lines) -> dict: # of `quality`, the newest last
     return lines[-1] | dict(limit=max(l['limit'] for l in like), used={n:l['used'][n] for n,l in of.items()},
                             rows=[r for n,l in of.items() for r in curve_of(l, n)])
 
-# %% ../nbs/925_quality.ipynb #5f18c74f
+# %% ../nbs/925_quality.ipynb #0820cfc6
 QUALITY_QUICK = dict(methods='herding,dm', seconds=10, runs=2, net='convnet:width=16,depth=2', set=dict(net='convnet:width=16,depth=2'))
 
 def of_kind(kinds, given:dict) -> Callable: # given: what was typed
