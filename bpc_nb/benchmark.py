@@ -7,7 +7,7 @@ __all__ = ['SHAPES', 'EXPERTS', 'STUDENTS', 'BATCH', 'REAL', 'FAST', 'FLOORS', '
            'Pair', 'unrolled', 'forward_kl', 'plain_match', 'Workload', 'subject', 'outer_steps', 'plain_experts',
            'plain_students', 'noise', 'our_experts', 'our_students', 'real_side', 'plain_matches', 'matches',
            'products', 'sweep', 'floor', 'formats', 'peak', 'give_back', 'work', 'enter', 'turn', 'measure',
-           'timing_row', 'ratios', 'as_list', 'workloads', 'bench', 'report', 'bpc_bench']
+           'timing_row', 'ratios', 'as_list', 'workloads', 'bench', 'report']
 
 # %% ../nbs/920_benchmark.ipynb #0c105880
 import ctypes, os, re, subprocess, sys, time, timeit
@@ -390,14 +390,3 @@ def report(found:dict) -> str: # from `bench`
 # %% ../nbs/920_benchmark.ipynb #0624246e
 QUICK = dict(shape='digits', net='convnet:width=16,depth=2', ipc=1, L=10, images=512,
              contenders='published recipe,trajectory matching,forward KL,one by one,ours,floor')
-
-def bpc_bench(quick:bool=False, # digits, a narrow network, float32 only: under a minute
-              out:str=None, # file of JSON lines to add the result to, e.g. results/bench.jsonl
-              json:bool=False, # print one JSON object
-              **given): # of `bench`
-    "Time and memory of a step, an epoch and students, beside other recipes and the floor"
-    found = bench(**(QUICK if quick else {}) | given)
-    if out:
-        Path(out).parent.mkdir(parents=True, exist_ok=True)
-        with open(out, 'a') as f: f.write(dumps(found) + '\n')
-    return found if json else report(found)

@@ -22,7 +22,7 @@ from fastcore.docments import docments
 
 # %% ../nbs/970_cli.ipynb #b0d9e702
 from . import __version__
-from .benchmark import bench, bpc_bench
+from .benchmark import bench
 from .budget import Choice, chosen, clock, experts_in_time, side_for, sides_in
 from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, stream, within_memory, write_atomic
 from .data import NAMED, Data, load, overview
@@ -39,6 +39,7 @@ from .networks import NETWORKS, default_net, network
 from .options import options_of, plain, rules
 from .plan import plan
 from .predictive import POSTERIORS, predictive
+from .quality import bpc_bench, quality
 from .ranks import Place, auto, joined, same_on_all
 from .progress import board
 from .scale import bpc_scale
@@ -144,7 +145,7 @@ class Parser(argparse.ArgumentParser):
 
     def known(self, argv) -> tuple: # (name -> value, words that mean nothing)
         "Parse; `--k_max` is `--k-max`"
-        given, rest = self.parse_known_args([re.sub('^--[^=]+', lambda m: m[0].replace('_', '-'), a) for a in argv])
+        given, rest = self.parse_known_args([re.sub(r'^--[^=\s]+(?==|$)', lambda m: m[0].replace('_', '-'), a) for a in argv])
         return vars(given), rest
 
     def strict(self, argv, why=lambda name: '') -> dict: # name -> value
@@ -628,7 +629,7 @@ COMMANDS = dict(
     whole=Command(bpc_whole, 'data', data_options),
     tables=Command(bpc_tables),
     zoo=Command(bpc_zoo, 'data'),
-    bench=Command(bpc_bench, more=lambda method: {'measurement': options(bench)}),
+    bench=Command(bpc_bench, more=lambda method: {'measurement': options(bench), 'quality': options(quality)}),
     scale=Command(bpc_scale),
     demo=Command(bpc_demo),
     doctor=Command(bpc_doctor),
