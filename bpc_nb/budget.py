@@ -82,8 +82,8 @@ def dealt_out(p:dict, n:int, seconds:float, minutes:float) -> tuple: # p: a plan
     more = max(1, minutes/15)
     expert, look, rest = p['parts']['experts']/n, p['parts']['looks']/p['looks'], p['parts']['first_calls']
     left = seconds - rest - (EVALUATIONS + 1)*look
-    n = int(max(1, min(.4*left/expert, 24*more))) if expert else 1
-    steps = int(max(0, min((left - n*expert)/p['step_seconds'], 1000*more)))//EVALUATIONS*EVALUATIONS
+    n = int(max(1, min(left/2/expert, 48*more))) if expert else 1
+    steps = int(max(0, min((left - n*expert)/p['step_seconds'], 600*more)))//EVALUATIONS*EVALUATIONS
     return n, steps, rest + (EVALUATIONS + 1)*look + n*expert + steps*p['step_seconds']
 
 # %% ../nbs/935_budget.ipynb #3471d60e
@@ -120,12 +120,13 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu') -> 
 
 def told(data:Data, options:dict, n:int, steps:int, seconds:float, minutes:float) -> tuple: # as `Choice`
     "The options in full, and why"
-    options = options | dict(steps=steps, every=steps//EVALUATIONS, experts=options['experts'] | dict(n=n))
+    most = int(steps/(1 - SLACK)) # if nothing turned out slower
+    options = options | dict(steps=most, every=max(1, steps//EVALUATIONS), experts=options['experts'] | dict(n=n))
     own = options['experts']
     why = [f"images  {'x'.join(map(str, data.shape[1:]))} pixels, {len(data.train.y):,} to learn from, {data.K} classes",
            f"network {options['net']}, the widest of {', '.join(map(str, WIDTHS))} that fits into {minutes:g} minutes",
            f"experts {n}, each {own['epochs']} checkpoints of {ceil(own['part']*len(data.train.y)/own['batch'])} batches of {own['batch']}",
-           f"steps   {steps}, chains of {options['L']}" if 'L' in options else f'steps   {steps}',
+           f"steps   {steps}, or {most} where time is left" + (f", with chains of {options['L']}" if 'L' in options else ''),
            f"time    {seconds/60:.0f} of {minutes:g} minutes planned; the run ends when they are over"]
     return options, seconds, why
 

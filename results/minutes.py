@@ -44,11 +44,12 @@ def measured(name:str, ipc:int, root:Path, options) -> dict:
     began = time.perf_counter()
     found = bpc('distill', folder, '--ipc', ipc, '--out', out, *options)
     seconds, config = time.perf_counter() - began, json.loads((out/'config.json').read_text())
+    looks = [json.loads(l) for l in (out/'log.jsonl').read_text().splitlines()]
     net, protocol = JUDGES.get(name, ('convnet', 'dc'))
     judged = bpc('evaluate', found['coreset'], '--net', net, '--protocol', protocol, '--runs', 3, '--control')
     shape = [*Coreset.load(found['coreset']).x.shape]
     return dict(data=Path(name).name, ipc=ipc, options=[*options], seconds=round(seconds), shape=shape, run={k:config[k] for k in OF_RUN if k in config},
-                held_out=found['held_out'], step=found['step'],
+                held_out=found['held_out'], step=found['step'], looks=[[r['step'], round(100*r['accuracy_mean'], 1)] for r in looks],
                 judged={k:v for k,v in judged.items() if k!='coreset'}, made=provenance())
 
 if __name__=='__main__':
