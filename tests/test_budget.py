@@ -114,3 +114,11 @@ def test_odd_folders_are_learned(home, tmp_path, classes, each, color, monkeypat
 def test_too_few_images_are_said_before_the_time(refused, album): refused('distill', album, '--ipc', 1000, parts=("class 'bright' has", 'fewer than 1000'))
 
 def test_nothing_to_go_on_with(refused, album): refused('distill', album, '--out', 'none', '--resume', parts='no run in')
+
+def test_pictures_in_a_parquet_file_are_reduced_as_those_in_folders(tmp_path):
+    pq, io = pytest.importorskip('pyarrow.parquet'), __import__('io')
+    import pyarrow as pa
+    def png(k): Image.new('RGB', (50, 40 + k)).save(f := io.BytesIO(), 'png'); return f.getvalue()
+    pq.write_table(pa.table(dict(image=[png(k) for k in range(8)], label=[k%2 for k in range(8)])), tmp_path/'train.parquet')
+    assert {*budget.sides_in(tmp_path)}=={(40+k, 50) for k in range(8)} and budget.side_for(budget.sides_in(tmp_path), 15)==32
+    assert budget.sides_in(tmp_path/'nothing')==[]
