@@ -53,7 +53,7 @@ def side_for(sides, minutes:float) -> int|None: # sides: of `sides_in`; None: as
 
 # %% ../nbs/935_budget.ipynb #67038102
 WIDTHS = 128, 64, 32, 16 # channels of the ConvNet, the best first
-LEAST = dict(n=24, steps=250) # experts and steps that a width is worth
+LEAST = dict(n=24, steps=150) # experts and steps that a width is worth
 
 def common_rules(N:int, ipc:int, side:int) -> dict: # N: training images; side: of an image
     "Options of a run on any images, without those that depend on time"
