@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SMALL_SIDE', 'LARGE_SIDE', 'LONG', 'WIDTHS', 'LEAST', 'SLACK', 'EVALUATIONS', 'pictures_in', 'sides_in', 'side_for',
            'common_rules', 'rate_of', 'roughly', 'Choice', 'dealt_out', 'options_for', 'candidates', 'chosen', 'told',
-           'clock', 'experts_in_time']
+           'countdown', 'experts_in_time']
 
 # %% ../nbs/935_budget.ipynb #c13a8597
 import time
@@ -126,6 +126,7 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu') -> 
     raise ValueError(f"minutes: {minutes:g} are too few for {ipc*data.K} images of {size} pixels on this machine; "
                      f"{ceil(min(needs)/60/(1-SLACK)) + 1} would do, or a smaller --ipc or --size")
 
+# %% ../nbs/935_budget.ipynb #1b6fa26f
 def told(data:Data, options:dict, n:int, steps:int, seconds:float, minutes:float) -> tuple: # as `Choice`
     "The options in full, and why"
     most = int(steps/(1 - SLACK)) # if nothing turned out slower
@@ -139,7 +140,7 @@ def told(data:Data, options:dict, n:int, steps:int, seconds:float, minutes:float
     return options, seconds, why
 
 # %% ../nbs/935_budget.ipynb #f6676da0
-def clock(minutes:float, now:Callable=time.monotonic) -> Callable: # `(seconds) -> whether fewer are left`
+def countdown(minutes:float, now:Callable=time.monotonic) -> Callable: # `(seconds) -> whether fewer are left`
     "What ends a run in time, counted from here"
     end = now() + 60*minutes
     return lambda spare: end - now() < spare

@@ -336,8 +336,7 @@ def outer(l, # a `Learner`, or a loss
           optimiser:Annotated[str, one_of(OPTIMISERS)]='sgd', # or 'adam'
           average:Share=.99, # memory of the running mean of the images; 0: none
           every:Count=100, # steps between looks at the held-out part
-          seed:int=0, # of the draws
-          streams:int=1, # draws whose losses are averaged, dealt to the ranks
+          seed:int=0, streams:int=1, # of the draws; how many of them a step averages, dealt to the ranks
           state:State=None, # to continue from
           record:Callable=None, progress:bool=True, # record: `(state, row)` after every look; true ends the loop
           until:Callable=None): # `() -> bool` after every step: true ends the loop with a look

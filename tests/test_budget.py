@@ -68,7 +68,7 @@ def test_a_run_that_goes_on_keeps_its_choices(bpc, album, few, monkeypatch):
 
 def test_a_run_ends_when_its_time_is_up_and_fewer_steps_give_it_again(home, tmp_path):
     data, ticks = load('digits'), iter([0, 30, 60, 90]) # 90 s of 2 minutes after three steps: a look takes 40
-    left = budget.clock(2, lambda: next(ticks))
+    left = budget.countdown(2, lambda: next(ticks))
     S = distill('cd', data, 1, out=tmp_path/'cut', progress=False, until=lambda: left(40), **TINY | dict(steps=40))
     again = distill('cd', data, 1, out=tmp_path/'again', progress=False, **TINY | dict(steps=3))
     assert torch.equal(S.x, again.x) and [json.loads(l)['step'] for l in (tmp_path/'cut'/'log.jsonl').read_text().splitlines()][-1]==3
