@@ -59,7 +59,7 @@ def test_starters_are_whole_and_small():
 
 
 @made
-@pytest.mark.parametrize('name, ipc', [('digits', 1), ('mnist', 1), ('cifar10', 1)])
+@pytest.mark.parametrize('name, ipc', [('digits', 1), ('mnist', 1), pytest.param('cifar10', 1, marks=pytest.mark.slow)])
 def test_a_run_from_a_starter(name, ipc, bpc, refused, kept, tmp_path, request):
     if not (STARTER/name).exists(): pytest.skip(f"no buffer for {name}")
     if name != 'digits': request.getfixturevalue('data_root')

@@ -154,6 +154,7 @@ def test_gradient_matching_is_recognised_run_and_measured(data, checkout, tmp_pa
     assert name in quality_report(found) and draw_quality(found)._repr_png_()[:4]==b'\x89PNG'
 
 
+@pytest.mark.slow
 def test_trajectory_matching_has_two_scripts(data, checkout):
     p, = with_options([peer_at(checkout(', batch=1, args=None', buffer=BUFFER, distill=LEARN))], '--num_experts 3 --lr_img 7')
     seen, used = run_peer(p, data, 1, 60.)
