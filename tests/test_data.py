@@ -495,7 +495,7 @@ def test_mnist(data_root, kept):
     assert d.counts == (5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949)
 
 
-@pytest.mark.slow # 60,000 JPEGs; MNIST goes the same way
+@pytest.mark.slow # 60,000 JPEGs
 def test_cifar10(data_root, kept):
     d = load('cifar10', held_out=.1)
     if d.name == 'cifar10 (JPEG)': assert np.allclose(d.transform.mean.flatten(), (.4913,.4821,.4465), atol=5e-4) and np.allclose(d.transform.std.flatten(), (.2452,.2428,.2606), atol=5e-4)
