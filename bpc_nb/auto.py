@@ -85,7 +85,9 @@ def time_formats(net:Network, shape, device='cpu') -> dict:
     least, few = timed(2, False), 2
     probe = min(least(), least())
     n = max(few, min(32, int(few*.02/max(probe, 1e-6))))
-    try: a, b = paired_least(timed(n, False), timed(n, True))
+    try:
+        timed(few, True)() # the first call may load libraries
+        a, b = paired_least(timed(n, False), timed(n, True))
     except (RuntimeError, NotImplementedError): a, b = probe*n/few, None
     return dict(seconds_float32=a/n, seconds_bf16=b and b/n)
 

@@ -119,6 +119,7 @@ class Coreset(NamedTuple):
     decode: str = 'identity'           # from what is stored to what students see: a name in `DECODERS`
     targets: bool = False              # whether `y` are targets of a regression, for students with squared error
     steps: Tensor|None = None          # step sizes (E,B) of a student: E epochs of B batches, in order; None: as a protocol says
+    init: int|None = None              # number of the initialisation that its networks begin with; None: any
 
     def pixels(self, clamp:bool=False): # clamp: to what a display can show
         "The images through the inverse transform, nominally in [0,1]; rows in the table's own units"
@@ -196,8 +197,8 @@ def stored(S:Coreset, # examples, those of a class together
     return S._replace(x=put(S.x), y=of_each(S.y, d.times, 'labels'), w=of_each(S.w, d.times, 'weights'), decode=decode)
 
 # %% ../nbs/000_core.ipynb #8b963b50
-FORMAT = 2 # 1 had no decode, targets, steps
-USE = 'decode', 'targets' # beside the tensors, how a coreset is used
+FORMAT = 3 # 2 had no init, 1 no decode, targets, steps
+USE = 'decode', 'targets', 'init' # beside the tensors, how a coreset is used
 
 def save_coreset(s:Coreset, # what to save
                  path, # a `.safetensors` file

@@ -27,7 +27,7 @@ from .metrics import Diverged
 from .networks import Network, default_net, has_spec, network
 from .options import Count, check_all, one_of, options_of, parameters
 from .ranks import auto, once, same_on_all
-from .runs import begin, forget, how, keep_look, load_state, note, save_state
+from .runs import begin, ended, forget, how, keep_look, load_state, note, save_state
 from .spaces import preview, space_of
 
 # %% ../nbs/410_distill.ipynb #b07c3ef4
@@ -133,7 +133,7 @@ def begin_with_others(folder:Path, what:dict): # what: from `describe`, in full
     for path in [] if (folder/'index.json').exists() else folder.parent.glob(folder.name.split('-')[0] + '-*/index.json'):
         with suppress(OSError, ValueError):
             have, same = open_buffer(path.parent), what.keys() - {'n','group'}
-            if have.index['group']==1 and all(have.index[k]==what[k] for k in same & have.index.keys()):
+            if have.index['group']==(what['group'] or 1) and all(have.index[k]==what[k] for k in same & have.index.keys()):
                 return taken_over(have, what['n'], folder)
 
 ALLOWED = dict.fromkeys(FORMATS, True) # what recipes said, and names of buffers with them, when formats were theirs to choose
@@ -258,5 +258,6 @@ def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, s
             s = outer(l, S, judge, **every, seed=seed, streams=streams, state=state, record=partial(once, write), progress=progress,
                       until=until and partial(once, until))
             best = at(s.best, s.at, s.score)
+            if s.step < every['steps']: once(ended, out, s.step)
     once(finish)
     return best

@@ -260,13 +260,13 @@ def experts(data:Data, # what to train on: its training part
     return buffer
 
 # %% ../nbs/210_experts.ipynb #a5265dff
-def taken_over(buffer:Buffer, # of one expert in a group
-               n:int, folder) -> Buffer: # n: experts that are wanted
-    "A buffer of `n` experts, begun with the finished ones of another"
-    folder, E = Path(folder), buffer.index['epochs']
+def taken_over(buffer:Buffer, n:int, folder) -> Buffer: # n: experts that are wanted
+    "A buffer of `n` experts, begun with the finished groups of another"
+    folder, E, size = Path(folder), buffer.index['epochs'], buffer.index['group']
     folder.mkdir(parents=True, exist_ok=True)
-    for (g,_),e in product(buffer.complete, range(E + 1)):
-        if g < n: write_atomic(folder/buffer.shard(g, e).name, partial(shutil.copyfile, buffer.shard(g, e)))
+    def of(n, g): return min(size, n - g*size) # experts in a group
+    for g,e in product({g for g,_ in buffer.complete if of(n, g)==of(buffer.index['n'], g)}, range(E + 1)):
+        write_atomic(folder/buffer.shard(g, e).name, partial(shutil.copyfile, buffer.shard(g, e)))
     index = buffer.index | dict(n=n)
     write_atomic(folder/'index.json', lambda tmp: Path(tmp).write_text(json.dumps(index, indent=1))) # last: it makes the folder a buffer
     return Buffer(folder, index)

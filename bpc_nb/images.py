@@ -7,7 +7,7 @@ __all__ = ['LARGE', 'READING', 'IMAGE_SUFFIXES', 'IMAGENETTE', 'NAMED', 'as_imag
            'stack', 'as_labels', 'digest', 'cached', 'seal', 'subfolders', 'listing', 'parts', 'words', 'develop',
            'read_folder', 'open_parquet', 'read_parquet', 'is_pair', 'plain_label', 'unpack', 'read_parts',
            'named_parts', 'open_arrays', 'torchvision_part', 'read_torchvision', 'read_idx', 'reader', 'read_named',
-           'fetch', 'read_digits', 'read_path', 'read']
+           'fetch', 'read_digits', 'read_path', 'own_name', 'read']
 
 # %% ../nbs/100_images.ipynb #a4b03362
 import gzip, hashlib, json, os, re, warnings, zlib
@@ -427,6 +427,13 @@ def read_path(p:Path, size, skip_bad): # tensors, meta
     if p.suffix.lower() in ('.npz','.pt','.pth','.pkl','.pickle'): return read_parts(open_arrays(p), size)
     raise ValueError(f"source: {p} is neither a folder nor an .npz, .parquet or .pt file, nor a table (.csv, .tsv)")
 
+def own_name(p:Path) -> str:
+    "A name for what lies at a path; class folders that are called as a known set are another one"
+    name = p.resolve().name.removesuffix(p.suffix if p.is_file() else '')
+    read = reader(p, name) if p.is_dir() else None
+    plain = p.is_dir() and (not read or read.func is read_folder and read.args==(p,))
+    return f'{name}_pictures' if plain and name in ('digits',*NAMED) else name
+
 def read(source, root=None, size=None, skip_bad=False, download=False): # name, tensors, meta
     "Whatever `source` is"
     if isinstance(source, dict): return 'arrays', *read_parts(named_parts(source), size)
@@ -435,7 +442,7 @@ def read(source, root=None, size=None, skip_bad=False, download=False): # name, 
         two = many and len(source)==2 and not is_pair(source) and all(is_pair(s) or not isinstance(s, (tuple,dict)) for s in source)
         return name, *read_parts(source if two else [source], size)
     p = Path(source).expanduser()
-    if p.exists(): return p.resolve().name.removesuffix(p.suffix if p.is_file() else ''), *read_path(p, size, skip_bad)
+    if p.exists(): return own_name(p), *read_path(p, size, skip_bad)
     if isinstance(source, os.PathLike) or p.suffix or os.sep in source: raise FileNotFoundError(f"source: there is no file or folder {p}")
     try: choose(source, ['digits',*NAMED], 'source')
     except ValueError as e: raise ValueError(f"{e}; there is no file or folder of that name either") from None

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .core import Coreset, choose, stream
+from .core import Coreset, choose
 from .data import Data
-from .evaluate import PROTOCOLS, students, without_steps
+from .evaluate import PROTOCOLS, beginning, students, without_steps
 from .metrics import Diverged, summary
 from .networks import Network, last_layer
 
@@ -114,7 +114,7 @@ def by_ridge(S:Coreset, # what students see
     "Ridge regression on the features of a network, in closed form"
     if r is not None and not r > 0: raise ValueError(f"r: found {r}; expected a number above 0, or none: by the evidence")
     S, o = without_steps(S, 'ridge'), choose(protocol, PROTOCOLS, 'protocol') if protocol else None
-    thetas = [net.init(stream(seed, 'ridge', i)).to(S.x.device) for i in runs] if o is None else \
+    thetas = [beginning(S, net, seed, 'ridge', i) for i in runs] if o is None else \
         students(S, net, runs, seed=seed, tick=tick and (lambda n: tick(n, o['epochs'])), **o)
     x, y = (t.to(S.x.device) for t in getattr(data, part))
     each = [regressed(S, x, data.K, net, theta, r, link) for theta in thetas]

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['TENSORS', 'LOOKS', 'HOW', 'save_state', 'load_state', 'renamed', 'looks', 'keep_look', 'forget', 'note', 'how',
-           'begin']
+           'free_for', 'ended', 'begin']
 
 # %% ../nbs/405_runs.ipynb #509ef061
-import json, math
+import json, math, tempfile
 from pathlib import Path
 
 import torch
@@ -100,12 +100,26 @@ def how(out:Path, resume:bool, streams) -> tuple: # (resume, streams)
     one_each(streams)
     return resume, streams
 
+def free_for(out:Path, resume:bool):
+    "One sentence, before any work, for a folder that holds another run or cannot be written to"
+    if not resume and (out/'checkpoint.safetensors').exists():
+        raise ValueError(f"out: {out} holds a run already; continue it with --resume or choose another folder")
+    try:
+        if not resume: out.mkdir(parents=True, exist_ok=True)
+        if out.is_dir(): tempfile.TemporaryFile(dir=out).close()
+    except OSError as e: raise OSError(f"out: cannot write to {out} ({e.strerror}); choose another folder") from None
+
+def ended(out:Path, step:int):
+    "Note in a run's config that the clock, or who watched, ended it at a step"
+    path = out/'config.json'
+    write_atomic(path, lambda tmp: Path(tmp).write_text(json.dumps(json.loads(path.read_text()) | dict(ended=step), indent=1)))
+
+# %% ../nbs/405_runs.ipynb #f3ee3f94
 def begin(out:Path, head:dict, # what was asked for
           resume:bool, defaults:dict={}) -> bool: # defaults: of options that the run may be older than
     "Start a run's folder, or say whether there is a state to continue from; options of a resumed run must agree"
     path, checkpoint = out/'config.json', out/'checkpoint.safetensors'
-    if not resume and checkpoint.exists():
-        raise ValueError(f"out: {out} holds a run already; continue it with --resume or choose another folder")
+    free_for(out, resume)
     if resume and not path.exists(): raise FileNotFoundError(f"resume: there is no run in {out}; leave --resume away to start one")
     have = dict(streams=1) | defaults | json.loads(path.read_text()) if resume else head
     what = lambda v: unformatted(v) if isinstance(v, dict) else v # options of the experts

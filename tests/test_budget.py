@@ -122,3 +122,89 @@ def test_pictures_in_a_parquet_file_are_reduced_as_those_in_folders(tmp_path):
     pq.write_table(pa.table(dict(image=[png(k) for k in range(8)], label=[k%2 for k in range(8)])), tmp_path/'train.parquet')
     assert {*budget.sides_in(tmp_path)}=={(40+k, 50) for k in range(8)} and budget.side_for(budget.sides_in(tmp_path), 15)==32
     assert budget.sides_in(tmp_path/'nothing')==[]
+
+def test_no_expert_of_a_small_network_is_begun_after_half_of_the_time_either(home):
+    data, late = load('digits'), iter([False, True, True, True, True])
+    made = budget.experts_in_time('cd', data, 1, TINY | dict(experts=dict(n=12, epochs=2)), lambda: next(late), progress=False)
+    assert made['experts']['n']==4 and made['experts']['group']==2 # a sixth at once
+
+
+def test_another_run_and_a_folder_that_cannot_be_written_are_said_before_any_work(refused, bpc, album, few, monkeypatch):
+    assert bpc('distill', album, '--out', 'run')[0]==0
+    monkeypatch.setattr(cli, 'experts_in_time', lambda *a: pytest.fail("worked before it looked"))
+    refused('distill', album, '--out', 'run', parts='run holds a run already')
+    Path('file').write_text('')
+    refused('distill', album, '--out', 'file/run', parts=('out: cannot write to file/run', 'choose another folder'))
+
+
+def test_a_run_that_was_stopped_while_its_experts_were_trained_keeps_its_choices(bpc, album, few, monkeypatch):
+    def stopped(*a): raise KeyboardInterrupt
+    with monkeypatch.context() as m:
+        m.setattr(cli, 'experts_in_time', stopped)
+        assert bpc('distill', album, '--out', 'run')[0] and not Path('run/config.json').exists()
+    monkeypatch.setattr(cli, 'chosen', lambda *a: pytest.fail("chosen again"))
+    assert bpc('distill', album, '--out', 'run')[0]==0
+    assert bpc('distill', album, '--out', 'run', '--resume', '--steps', 6)[0]==0 # in the size that it began with
+    assert json.loads(Path('run/config.json').read_text())['steps']==6
+
+def test_the_default_folder_is_found_again(bpc, tmp_path, few):
+    (tmp_path/'my pictures').mkdir()
+    for k in 'ab':
+        (tmp_path/'my pictures'/k).mkdir()
+        for i in range(20): Image.new('RGB', (40, 60), (i, 100*(k=='a'), 0)).save(tmp_path/'my pictures'/k/f'{i}.png')
+    assert bpc('distill', tmp_path/'my pictures')[0]==0 and bpc('distill', tmp_path/'my pictures', '--resume')[0]==0
+    assert [p.name for p in Path('runs').iterdir()]==['cd-my_pictures-1-0']
+
+
+def test_one_picture_of_another_size_is_no_obstacle(bpc, tmp_path, few, monkeypatch):
+    monkeypatch.setattr(budget, 'sides_in', lambda folder: [(28, 28)]*3) # the few that were looked at
+    for k in 'ab':
+        (tmp_path/'odd'/k).mkdir(parents=True)
+        for i in range(20): Image.new('L', (28, 28 + (k=='b' and i==7)), 10*i).save(tmp_path/'odd'/k/f'{i}.png')
+    assert bpc('distill', tmp_path/'odd', '--out', 'run')[0]==0 and Coreset.load('run/coreset.safetensors').x.shape[2:]==(32, 32)
+
+def test_large_arrays_are_reduced_as_well(bpc, tmp_path, few):
+    np = pytest.importorskip('numpy')
+    np.savez(tmp_path/'a.npz', x=np.random.default_rng(0).integers(0, 255, (40, 50, 50), dtype='uint8'), y=np.arange(40)%2)
+    assert bpc('distill', tmp_path/'a.npz', '--out', 'run')[0]==0 and Coreset.load('run/coreset.safetensors').x.shape[2:]==(32, 32)
+
+
+@pytest.mark.parametrize('words, part', [(('digits', '--minutes', 'inf'), 'minutes: found inf; expected a number above 0'),
+                                         (('digits', '--method', 'herding', '--minutes', 5), 'minutes: herding chooses in one step')])
+def test_minutes_that_mean_nothing(refused, words, part):
+    for command in 'distill', 'plan': refused(command, *words, parts=part)
+
+def test_here(bpc, album, few, monkeypatch):
+    monkeypatch.chdir(album)
+    assert bpc('distill', '.', '--out', album.parent/'run')[0]==0 and len(few)==1
+
+def test_own_pictures_that_are_called_as_a_known_set_get_no_recipe_of_it(bpc, tmp_path, few):
+    for k in 'ab':
+        (tmp_path/'digits'/k).mkdir(parents=True)
+        for i in range(20): Image.new('L', (16, 16), 10*i).save(tmp_path/'digits'/k/f'{i}.png')
+    assert bpc('distill', tmp_path/'digits', '--out', 'run')[0]==0 and len(few)==1
+    assert json.loads(Path('run/config.json').read_text())['data']=='digits_pictures'
+
+
+def test_many_classes_with_few_pictures_are_refused_alike(refused, tmp_path):
+    for k in range(30):
+        (tmp_path/'many'/f'{k:02}').mkdir(parents=True)
+        for i in range(3): Image.new('L', (16, 16), 10*i+k).save(tmp_path/'many'/f'{k:02}'/f'{i}.png')
+    for command in 'distill', 'plan': refused(command, tmp_path/'many', parts=('held_out: no image of many is held out', '--held-out'))
+
+def test_the_minutes_that_are_named_are_enough(home):
+    data = load('digits')._replace(name='pictures')
+    with pytest.raises(ValueError, match='are too few') as e: budget.chosen('cd', data, 50, .02)
+    would_do = int(__import__('re').search(r'(\d+) would do', str(e.value))[1])
+    assert budget.chosen('cd', data, 50, would_do).options['steps'] > 0
+
+def test_the_plan_says_what_is_chosen(bpc, album, few):
+    code, out, err = bpc('plan', album, '--json')
+    choices = json.loads(out)['choices']
+    assert (choices['size'], choices['L'], choices['steps'], choices['experts']['n'])==([3, 32, 32], 2, 4, 2)
+    assert 'steps   4' in bpc('plan', album)[2]
+
+def test_where_a_clock_ended_a_run(home, tmp_path):
+    ticks = iter([False, False, True])
+    distill('cd', load('digits'), 1, out=tmp_path/'cut', progress=False, until=lambda: next(ticks), **TINY | dict(steps=40))
+    assert json.loads((tmp_path/'cut'/'config.json').read_text())['ended']==3
