@@ -8,8 +8,8 @@ __all__ = ['SECONDS', 'PEERS', 'GROWN', 'PEER_PROCESS', 'COLOURS', 'BELOW', 'QUA
            'or_diverged', 'Peer', 'source_of', 'peer_at', 'takes', 'with_options', 'words_for', 'StandIn',
            'silent_wandb', 'imported', 'put_stand_ins', 'Enough', 'images_of', 'snapshots', 'dataset_of', 'unjudged',
            'peer_work', 'run_peer', 'last_line', 'judge_of', 'named_methods', 'or_why', 'quality', 'curve_of',
-           'accuracy_at', 'quality_report', 'set_apart', 'middle', 'draw_quality', 'latest_quality', 'of_kind',
-           'bpc_bench']
+           'accuracy_at', 'quality_report', 'set_apart', 'middle', 'draw_quality', 'told_apart_by', 'latest_quality',
+           'of_kind', 'bpc_bench']
 
 # %% ../nbs/925_quality.ipynb #2a0d6428
 import inspect, os, re, shlex, subprocess, sys, time
@@ -414,13 +414,18 @@ BELOW = 10 # points under random images: what is lower lies on the edge
 QUALITY_AXIS = dict(cpu='CPU seconds of all work, on one thread', seconds='seconds of all work')
 
 # %% ../nbs/925_quality.ipynb #a277e088
+def told_apart_by(n:str, l:dict, like) -> str: # of a published code; like: all lines that may have it
+    "Its name, with the options that not all of its lines have"
+    pairs = lambda l: {*zip(*[iter(l['used'][n].get('options', []))]*2)}
+    return ', '.join([n, *map(' '.join, sorted(pairs(l) - set.intersection(*(pairs(m) for m in like if n in m['used']))))])
+
 def latest_quality(lines) -> dict: # of `quality`, the newest last
     "Lines like the last in one: of a method that was measured again, the last time"
     same = lambda l: tuple(dumps(l[k]) for k in ('data','ipc','clock','judge'))
     like = [l for l in lines if same(l)==same(lines[-1])]
-    of = {n:l for l in like for n in l['used']}
-    return lines[-1] | dict(limit=max(l['limit'] for l in like), used={n:l['used'][n] for n,l in of.items()},
-                            rows=[r for n,l in of.items() for r in curve_of(l, n)])
+    of = {told_apart_by(n, l, like):(n, l) for l in like for n in l['used']}
+    return lines[-1] | dict(limit=max(l['limit'] for l in like), used={name:l['used'][n] for name,(n,l) in of.items()},
+                            rows=[r | dict(method=name) for name,(n,l) in of.items() for r in curve_of(l, n)])
 
 # %% ../nbs/925_quality.ipynb #0820cfc6
 QUALITY_QUICK = dict(methods='herding,dm', seconds=10, runs=2, net='convnet:width=16,depth=2', set=dict(net='convnet:width=16,depth=2'))

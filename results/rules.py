@@ -27,8 +27,16 @@ VARIANTS = {
     'T 4':                         dict(width=32, steps=200, every=100, alpha=.06, T=4, k_max=2, experts=few | dict(n=24, epochs=5)),
     'L 10, k_max 1, T 3, 128':     dict(width=32, steps=400, every=100, alpha=.06, L=10, k_max=1, T=3, experts=many | dict(n=6)),
 }
+ten = dict(ipc=10, width=32, steps=100, every=25, select_runs=1, experts=dict(n=24)) # images a class
+VARIANTS |= {
+    'ten, as the rules say':  ten,
+    'ten, L 18, alpha .2':    ten | dict(L=18, alpha=.2),
+    'ten, L 18, T 2':         ten | dict(L=18, T=2, experts=dict(n=24, epochs=5)),
+    'ten, lr 5':              ten | dict(lr=5.),
+    'ten, L 9, T 1':          ten | dict(L=9, T=1, experts=dict(n=24, epochs=5)),
+}
 
-def tried(name:str, data, ipc:int, width:int, experts:dict, **options) -> dict:
+def tried(name:str, data, width:int, experts:dict, ipc:int=1, **options) -> dict:
     "A line: what was held out, against seconds"
     o = options_for('cd', data, ipc, width)
     o |= dict(experts=o['experts'] | experts) | options
@@ -41,6 +49,6 @@ def tried(name:str, data, ipc:int, width:int, experts:dict, **options) -> dict:
 if __name__=='__main__':
     data = load('mnist')
     for name in sys.argv[1:] or VARIANTS:
-        line = tried(name, data, 1, **VARIANTS[name])
+        line = tried(name, data, **VARIANTS[name])
         with open(Path(__file__).with_suffix('.jsonl'), 'a') as f: f.write(json.dumps(line) + '\n')
         print(name, line['looks'])
