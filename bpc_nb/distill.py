@@ -20,7 +20,7 @@ from .auto import FORMATS, Fit, Format, fitted, unformatted
 from .core import DECODERS, Coreset, cache_folder, choose, provenance, registry, stored, stream, within_memory
 from .data import Data, load, of_table
 from .energy import energy
-from .evaluate import PROTOCOLS, evaluate
+from .evaluate import PROTOCOLS, evaluate, evaluators, judged_by
 from .experts import Buffer, describe, enough, experts as make_experts, open_buffer, taken_over
 from .learn import Learner, Method, Task, begun, candidate, kinds, learner, outer, shown, starts, streams_of, task_of
 from .metrics import Diverged
@@ -37,6 +37,7 @@ def choices(net:Annotated[str, has_spec]='convnet', # architecture, e.g. convnet
             experts:dict={}, # options of the experts, e.g. n=30,epochs=20
             select_runs:Count=3, # students per look at the held-out part
             select_protocol:Annotated[str, one_of(PROTOCOLS)]='quick', # how they are trained
+            select_evaluator:Annotated[str, one_of(evaluators)]='students', # who judges instead of students
             bf16:Format='auto', # convolutions and products in bfloat16; auto: where it is faster
             compile:Format='auto'): # fuse what lies between them; auto: where there is a compiler, and it pays
     "The options of a run that no other function has"
@@ -167,7 +168,7 @@ def start_of(data:Data, ipc:int, config:dict, task:Task, l:Learner, seed:int=0, 
     S, first = S._replace(x=S.x.to(device), y=S.y.to(device), meta=S.meta | meta), registry().get(config.get('start'))
     for b in (first and learner(first, task, defaults(first)), l):
         if b and b.begin: S = b.begin(S, stream(seed, 'choice'))
-    if S.targets and l.loss: raise ValueError(f"start: {config['start']} makes targets of a regression, "
+    if S.targets and first and l.loss: raise ValueError(f"start: {config['start']} makes targets of a regression, "
                                               "which other methods cannot start from; take real, mix, noise or a method that chooses")
     if S.y.is_floating_point() and l.loss and not S.targets and 'labels' not in config:
         raise ValueError(f"start: {config['start']} makes soft labels, and this method goes class by class; take real, mix, noise or "
@@ -188,9 +189,10 @@ def some_held(data:Data):
                      "pass a larger held_out=, for example held_out=.25, or add images")
 
 def judged(data:Data, config:dict, net:Network, seed:int, device) -> Callable: # net: as this machine computes it
-    "`coreset -> dict`: students on the held-out part"
+    "`coreset -> dict`: students, or another evaluator, on the held-out part"
+    how = judged_by(config['select_evaluator'], config['select_protocol'])
     def judge(S):
-        try: return evaluate(S, data, config['select_runs'], config['select_protocol'], net, seed, 'held', eight_bit=False, device=device)
+        try: return evaluate(S, data, config['select_runs'], net=net, seed=seed, part='held', eight_bit=False, device=device, **how)
         except Diverged as e: warnings.warn(f"a student diverged, so these images are no candidate ({e})"); return dict(accuracy_mean=0.)
     return judge
 

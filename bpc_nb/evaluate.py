@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SIAMESE', 'PROTOCOLS', 'GIVEN', 'EVALUATORS', 'in_order', 'fit_of', 'beginning', 'students', 'predict', 'taught',
-           'by_students', 'evaluators', 'asked', 'examples_of', 'without_steps', 'no_idle_protocol', 'matched', 'means',
-           'facts', 'counted', 'real_beside', 'as_filed', 'evaluate']
+           'by_students', 'evaluators', 'judged_by', 'asked', 'examples_of', 'without_steps', 'no_idle_protocol',
+           'matched', 'means', 'facts', 'counted', 'real_beside', 'as_filed', 'evaluate']
 
 # %% ../nbs/310_evaluate.ipynb #05d281f0
 import inspect
@@ -125,6 +125,11 @@ def by_students(S:Coreset, # what students see, from `examples_of`
 def evaluators() -> dict: # name -> evaluator
     "Every evaluator of the book"
     return registry('', 'EVALUATORS')
+
+def judged_by(evaluator:str, protocol:str) -> dict:
+    "Options of `evaluate`: the protocol where the evaluator trains by one"
+    p = inspect.signature(choose(evaluator, evaluators(), 'evaluator')).parameters.get('protocol')
+    return dict(evaluator=evaluator) | (dict(protocol=protocol) if p and p.default else {})
 
 GIVEN = 'S', 'data', 'net', 'seed', 'part', 'runs', 'tick' # what every evaluator gets, in this order; what follows are options of its own
 

@@ -23,7 +23,7 @@ from .core import Coreset, cache_folder, choose, label_kind, provenance, registr
 from .data import Data, load
 from .distill import DEFAULT, buffer_for, configure, defaults, distill, formats_of, known_to, usual, wants
 from .energy import energy
-from .evaluate import PROTOCOLS, evaluate, taught
+from .evaluate import PROTOCOLS, evaluate, evaluators, judged_by, taught
 from .experts import experts, of_data
 from .fast import accelerate
 from .images import NAMED, as_size
@@ -37,7 +37,7 @@ try: import fcntl
 except ImportError: fcntl = None # no locks where there are none
 
 # %% ../nbs/950_grid.ipynb #b4b16b9b
-CELL = dict(method=DEFAULT, data='digits', ipc=1, seed=0, fold=None, zca=False, size=None, protocol='dc', runs=5)
+CELL = dict(method=DEFAULT, data='digits', ipc=1, seed=0, fold=None, zca=False, size=None, protocol='dc', runs=5, evaluator='students')
 MARKS = dict(gpu=False, nets=[], posteriors=[]) # present where they are set
 
 def own(cell:dict) -> dict:
@@ -51,7 +51,7 @@ def check_cell(cell:dict) -> dict: # fields with their defaults -> with its conf
     "One sentence for an unknown field or value, before anything runs"
     known = known_to(choose(cell['method'], registry(), 'method'))
     for k in cell: choose(k, [*CELL, *MARKS, *known], 'field')
-    choose(cell['protocol'], PROTOCOLS, 'protocol')
+    choose(cell['protocol'], PROTOCOLS, 'protocol'); choose(cell['evaluator'], evaluators(), 'evaluator')
     for k,lo in dict(ipc=1, seed=0, runs=1, fold=0).items(): cell[k] is None or whole(k, cell[k], lo)
     if not isinstance(cell['zca'], bool): raise ValueError(f"zca: found {cell['zca']!r}; expected true or false")
     as_size(cell['size'])
@@ -227,9 +227,9 @@ def until(end:float, # in seconds of `time.monotonic`; infinite: no end
 # %% ../nbs/950_grid.ipynb #720a7d5b
 def twins(a:dict, b:dict) -> bool:
     "Do two cells have the same random control?"
-    fields = 'ipc', 'seed', 'fold', 'zca', 'size', 'protocol', 'runs'
+    fields = 'ipc', 'seed', 'fold', 'zca', 'size', 'protocol', 'runs', 'evaluator'
     own = lambda c: [c['data'].split()[0], c['config']['net'], c['config'].get('decode', 'identity')]
-    same = lambda c: [c[k] for k in fields] + own(c)
+    same = lambda c: [c.get(k, CELL[k]) for k in fields] + own(c)
     return same(a)==same(b)
 
 def kin(cell:dict) -> str:
@@ -277,7 +277,8 @@ def run_cell(cell:dict, # as `cells` gives it
     used = {k:coreset.meta[k] for k in FORMATS} # students compute as the run did
     net = accelerate(network(config['net'], data.shape, data.K), **used)
     random = next(({k:v for k,v in r.items() if k.endswith('_random')} for r in known if 'config' in r and twins(r, cell)), None)
-    judge = partial(evaluate, data=data, runs=cell['runs'], protocol=cell['protocol'], net=net, seed=cell['seed'], device=device)
+    judge = partial(evaluate, data=data, runs=cell['runs'], net=net, seed=cell['seed'], device=device,
+                    **judged_by(cell['evaluator'], cell['protocol']))
     result = judge(coreset, control=random is None) | (random or {})
     if SMALL < coreset.x.nbytes <= 2*SMALL: # what is kept is what is measured
         coreset = coreset._replace(x=coreset.x.half())

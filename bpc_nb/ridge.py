@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LADDER', 'LINKS', 'EVALUATORS', 'factor', 'ridge', 'variance', 'evidence', 'by_evidence', 'targets_of', 'regressed',
-           'by_ridge']
+           'by_ridge', 'by_last_layer']
 
 # %% ../nbs/350_ridge.ipynb #8a543a7f
 import math
@@ -108,16 +108,21 @@ def by_ridge(S:Coreset, # what students see
              runs=range(5), # numbers of the networks
              tick:Callable=None, # `tick(n, of)` tells a bar that n of the `of` steps of a run are done; None: there is none
              protocol:str=None, # how the networks are trained on the coreset first: a name in `PROTOCOLS`; None: not at all
-             r:float=None, # ridge, in units of the mean diagonal of the kernel; None: by the evidence of the coreset's labels
+             r:float=None, # ridge, in units of the mean diagonal of the kernel; None: the coreset's own, else by the evidence of its labels
              link:str='gaussian', # from mean and variance to probabilities: a name in `LINKS`
             ) -> list: # a row for each run
     "Ridge regression on the features of a network, in closed form"
     if r is not None and not r > 0: raise ValueError(f"r: found {r}; expected a number above 0, or none: by the evidence")
-    S, o = without_steps(S, 'ridge'), choose(protocol, PROTOCOLS, 'protocol') if protocol else None
+    S, r, o = without_steps(S, 'ridge'), r or S.meta.get('r'), choose(protocol, PROTOCOLS, 'protocol') if protocol else None
     thetas = [beginning(S, net, seed, 'ridge', i) for i in runs] if o is None else \
         students(S, net, runs, seed=seed, tick=tick and (lambda n: tick(n, o['epochs'])), **o)
     x, y = (t.to(S.x.device) for t in getattr(data, part))
     each = [regressed(S, x, data.K, net, theta, r, link) for theta in thetas]
     return [summary(probs, y) | dict(protocol=protocol, link=link, r=r, prior=scale) for probs,r,scale in each]
 
-EVALUATORS = dict(ridge=by_ridge)
+def by_last_layer(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(5), tick:Callable=None, # as in `by_ridge`
+                  protocol:str='dc', r:float=None, link:str='gaussian') -> list: # a row for each run
+    "The posterior of the last layer of students"
+    return by_ridge(S, data, net, seed, part, runs, tick, protocol, r, link)
+
+EVALUATORS = {'ridge': by_ridge, 'last-layer': by_last_layer}
