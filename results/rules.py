@@ -33,7 +33,6 @@ VARIANTS |= {
     'ten, L 18, alpha .2':    ten | dict(L=18, alpha=.2),
     'ten, L 18, T 2':         ten | dict(L=18, T=2, experts=dict(n=24, epochs=5)),
     'ten, lr 5':              ten | dict(lr=5.),
-    'ten, L 9, T 1':          ten | dict(L=9, T=1, experts=dict(n=24, epochs=5)),
 }
 
 def tried(name:str, data, width:int, experts:dict, ipc:int=1, **options) -> dict:
