@@ -91,7 +91,7 @@ def shorter(of:dict, L:int) -> dict: # of: rules
     return dict(L=L, alpha=alpha, T=ceil(of['T']*L*alpha/(of['L']*of['alpha'])))
 
 # %% ../nbs/935_budget.ipynb #92dc662a
-SLACK, EVALUATIONS, MANY = .2, 4, 500 # MANY: images of a coreset whose students differ little, so that one is enough
+SLACK, EVALUATIONS, MANY = .2, 4, 100 # MANY: images of a coreset whose students differ little, so that one is enough
 
 def roughly(spec:str, data:Data, ipc:int, config:dict, device) -> float: # spec: of a network
     "Seconds of a whole run, from one small pass"
@@ -108,10 +108,10 @@ class Choice(NamedTuple):
     look: float=0. # seconds of a look at the held-out part, the last thing that a run does
 
 def dealt_out(p:dict, n:int, seconds:float, minutes:float) -> tuple: # p: a plan with n experts -> (experts, steps, every, seconds)
-    "How many experts, steps and looks the time is good for; more than two looks within two fifths of it alone"
+    "How many experts, steps and looks the time is good for; more than two looks within a quarter of it alone"
     more = max(1, minutes/15)
     expert, look, rest = p['parts']['experts']/n, p['parts']['looks']/p['looks'], p['parts']['first_calls']
-    looks = int(max(2, min(.4*seconds/look, EVALUATIONS + 1))) # one of them before the first step
+    looks = int(max(2, min(.25*seconds/look, EVALUATIONS + 1))) # one of them before the first step
     left = seconds - rest - looks*look
     n = int(max(1, min(left/2/expert, 48*more))) if expert else 1
     steps = int(max(0, min((left - n*expert)/p['step_seconds'], 600*more)))//(looks - 1)*(looks - 1)
