@@ -70,7 +70,7 @@ def pictures(source, # as `load` takes it
 # %% ../nbs/935_budget.ipynb #67038102
 WIDTHS = 128, 64, 32, 16 # channels of the ConvNet, the best first
 LEAST = dict(n=24, steps=150) # experts and steps that a width is worth
-FEWER = 80 # steps that it is worth where the coreset is larger
+FEWER = dict(n=12, steps=80) # where the coreset is larger
 
 def common_rules(N:int, ipc:int, side:int) -> dict: # N: training images; side: of an image
     "Options of a run on any images, without those that depend on time"
@@ -130,7 +130,7 @@ def options_for(method:str, data:Data, ipc:int, width:int, L:int=None, **more) -
 # %% ../nbs/935_budget.ipynb #c8d6b78e
 def candidates(L:int, many:bool) -> list: # many: more than a few images of a class; [(width, L, fewest experts, fewest steps)]
     "What is tried, the best first"
-    least = LEAST['n'], FEWER if many else LEAST['steps']
+    least = (FEWER if many else LEAST).values()
     return [(w, L, *least) for w in WIDTHS] + [(WIDTHS[-1], max(1, L//2), *least), (WIDTHS[-1], max(1, L//4), 1, 40)]
 
 ROUGH, LATE = 2, 4 # times the time: where a rough figure is not followed by a plan; what the clock may cut a plan to
