@@ -19,7 +19,7 @@ from ..evaluate import without_steps
 from ..learn import ENERGY, Leaf, Learner, Method, Task, by_loss
 from ..metrics import summary
 from ..options import Count, Positive, Share, one_of
-from ..ridge import LINKS, targets_of
+from ..ridge import LINKS, definite, targets_of
 
 # %% ../../nbs/710_kip.ipynb #1b6204fa
 def ntk(a:Tensor, b:Tensor=None, # examples (n,...), (m,...); None: among the first
@@ -47,7 +47,7 @@ def kernel_ridge(K:Tensor, # among the examples (M,M)
                 ) -> tuple: # mean (N,K), variance (N,), of the noise
     "What a ridge regression with a kernel predicts, under the prior that makes the targets most probable"
     a = r*K.diagonal().mean()
-    L = torch.linalg.cholesky(K + a*torch.eye(len(K)).to(K))
+    L = definite(K, a)
     u, v = (torch.linalg.solve_triangular(L, t, upper=False) for t in (others.T, y))
     scale = (v*v).mean()
     return u.T@v, None if own is None else scale*(own - (u*u).sum(0)).clamp(min=0), scale*a

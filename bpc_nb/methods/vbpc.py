@@ -23,7 +23,7 @@ from .frepo import new_pool, older
 from ..metrics import summary
 from ..networks import Network, features_of, last_layer
 from ..options import Count, NonNegative, Positive
-from ..ridge import targets_of
+from ..ridge import definite, targets_of
 
 # %% ../../nbs/730_vbpc.ipynb #813ebebb
 class LastLayer(NamedTuple):
@@ -43,7 +43,7 @@ def last_layer_posterior(phi:Tensor, # features (M,D)
     "Mean and covariance of the weights in closed form"
     c = beta*rho/gamma
     K = phi@phi.T
-    L = torch.linalg.cholesky(K + c*torch.eye(len(K)).to(K))
+    L = definite(K, c)
     return LastLayer(phi, L, phi.T@torch.cholesky_solve(y, L), rho, c)
 
 def logits_of(q:LastLayer, f:Tensor) -> tuple: # features of other images (N,D) -> mean (N,K), variance (N,), the same for each class

@@ -1,0 +1,74 @@
+"""Closed forms: what a run keeps and goes on with, what a coreset says of its use, what is refused."""
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from bpc_nb.core import Coreset
+from bpc_nb.data import load
+from bpc_nb.distill import configure, distill
+from bpc_nb.evaluate import evaluate
+from conftest import NET
+
+POOL = dict(net=NET, real=32, pool=3, age=4, steps=6, every=3, select_runs=1, select_evaluator='ridge', progress=False)
+
+
+@pytest.mark.parametrize('method, options', [('frepo', POOL), ('vbpc', POOL), ('kip', dict(real=64, steps=6, every=3, learn='both', corrupt=.2, progress=False))])
+def test_a_pool_goes_on_bit_for_bit(home, tmp_path, method, options):
+    whole = distill(method, 'digits', 1, out=tmp_path/'whole', **options)
+    distill(method, 'digits', 1, out=tmp_path/'run', **options | dict(steps=3))
+    again = distill(method, 'digits', 1, out=tmp_path/'run', resume=True, **options)
+    assert torch.equal(whole.x, again.x) and torch.equal(whole.y, again.y) and whole.targets
+
+
+@pytest.mark.parametrize('net', ['logistic', 'shallow'])
+def test_an_exact_coreset_is_worth_all_images_after_saving(home, tmp_path, net):
+    data = load('digits')
+    S = distill('exact', data, 1, net=net, out=tmp_path/'run', progress=False)
+    S = Coreset.load(tmp_path/'run'/'coreset.safetensors')
+    found = evaluate(S, data, evaluator='ridge', eight_bit=False, control=True)
+    assert S.init is not None and found['accuracy_std']==0 and found['r']==1e-6
+    assert found['accuracy_mean'] > .92 > found['accuracy_mean_random'] + .2
+    other = evaluate(S._replace(init=None), data, runs=1, evaluator='ridge', eight_bit=False)
+    assert net=='logistic' or other['accuracy_mean'] < .8 # it belongs to one initialisation
+
+
+def test_commands(bpc, tmp_path):
+    code, out, err = bpc('distill', 'digits', '--method', 'ls', '--out', 'run', '--json')
+    assert code==0
+    file = json.loads(out)['coreset']
+    for evaluator in 'kernel', 'last-layer', 'ridge', 'vbpc':
+        code, out, err = bpc('evaluate', file, '--evaluator', evaluator, '--runs', 1, '--net', NET, '--json')
+        assert code==0 and {'accuracy_mean', 'nll_mean'} <= json.loads(out).keys()
+    assert 'targets' in bpc('show', file)[1]
+    assert bpc('plan', 'digits', '--method', 'frepo', '--net', NET)[0]==0
+    said = bpc('list')[1]
+    assert all(m in said for m in ('exact', 'kip', 'ls', 'frepo', 'vbpc'))
+
+
+@pytest.mark.parametrize('method, option, said', [('exact', dict(r=0.), 'r: '), ('kip', dict(r=-1.), 'r: '), ('kip', dict(depth=0), 'depth: '), ('frepo', dict(pool=0), 'pool: '),
+                                                  ('vbpc', dict(gamma=0.), 'gamma: '), ('vbpc', dict(beta=-1.), 'beta: '), ('frepo', dict(labels='soft'), 'labels'), ('kip', dict(L=3), "'L'")])
+def test_options(method, option, said):
+    with pytest.raises(ValueError, match=said): configure(method, 'digits', 1, **option)
+
+
+class Headless(nn.Module):
+    "No linear layer at its end"
+    def __init__(self, shape, K):
+        super().__init__()
+        self.conv = nn.Conv2d(1, K, 8)
+    def forward(self, x): return self.conv(x).flatten(1)
+
+@pytest.mark.parametrize('method', ['frepo', 'vbpc', 'exact'])
+def test_a_network_without_a_last_layer(home, method):
+    with pytest.raises(ValueError, match='net: Headless.*(feature extractor|no linear layer|way back)'): distill(method, 'digits', 1, net=Headless, progress=False)
+
+
+def test_more_examples_than_features_and_the_same_image_twice(home):
+    data = load('digits')
+    S = distill('exact', data, 8, net='logistic', progress=False) # 80 examples, 64 features
+    assert evaluate(S, data, runs=1, evaluator='ridge', eight_bit=False)['accuracy_mean'] > .92
+    twice = data.draw(1, torch.Generator().manual_seed(0))
+    twice = twice._replace(x=twice.x.repeat(2, 1, 1, 1), y=twice.y.repeat(2))
+    assert evaluate(twice, data, evaluator='kernel', net=NET, eight_bit=False)['accuracy_mean'] > .4
