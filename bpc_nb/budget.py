@@ -148,7 +148,7 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu', gon
     data.draw(ipc, stream(0)) # says where a class has too few
     seconds, needs = max(1e-3, 60*minutes - gone)*(1 - SLACK), []
     for width, L, n, steps in candidates(common_rules(len(data.train.y), ipc, 32)['L'], ipc >= 5):
-        options = options_for(method, data, ipc, width, L, n=n, steps=steps, every=max(1, steps//EVALUATIONS))
+        options = options_for(method, data, ipc, width, L, n=n, steps=steps, every=steps if n==1 else max(1, steps//EVALUATIONS))
         needs.append(roughly(options['net'], data, ipc, configure(method, 'any', ipc, **options), device))
         if needs[-1] > ROUGH*seconds: continue
         p = plan(method, data, ipc, device, **options)
