@@ -248,7 +248,8 @@ def as_chosen(method:str, source, ipc:int, minutes:float|None, given:dict, devic
     if begun:
         data = read(**{k:v for k,v in (begun.get('recipe') or {}).items() if k in loading()})
         of_run = {k:v for k,v in begun.items() if k in known_to(m)} | given
-        return data, Choice(of_run, begun.get('planned', 0.), ['options as this run began'], begun.get('look', 0.))
+        planned = begun.get('planned', 0.)
+        return data, Choice(of_run, planned, ['options as this run began']*bool(planned), begun.get('look', 0.))
     open_ = minutes is not None or without_recipe(method, source) and not {*DECISIVE} & {*given}
     data = pictures(source, allowed, read) if open_ and 'size' not in typed else read()
     if minutes is None and len(data.shape)!=3 or not open_ or not len(data.held.y): return data, Choice(given) # `distill` says the last

@@ -104,10 +104,9 @@ def free_for(out:Path, resume:bool):
     "One sentence, before any work, for a folder that holds another run or cannot be written to"
     if not resume and (out/'checkpoint.safetensors').exists():
         raise ValueError(f"out: {out} holds a run already; continue it with --resume or choose another folder")
-    try:
-        if not resume: out.mkdir(parents=True, exist_ok=True)
-        if out.is_dir(): tempfile.TemporaryFile(dir=out).close()
-    except OSError as e: raise OSError(f"out: cannot write to {out} ({e.strerror}); choose another folder") from None
+    there = next(p for p in (out, *out.absolute().parents) if p.exists())
+    try: tempfile.TemporaryFile(dir=there).close()
+    except OSError as e: raise OSError(f"out: could not write to {there} ({e.strerror}); choose another folder") from None
 
 def ended(out:Path, step:int):
     "Note in a run's config that the clock, or who watched, ended it at a step"
