@@ -80,4 +80,4 @@ RECIPES = {
     ('digits', None): dict(net='convnet:width=64,depth=2', real=256),
 }
 
-METHODS = {'frepo': Method(frepo, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels', 'decode'))}
+METHODS = {'frepo': Method(frepo, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'))}

@@ -126,4 +126,4 @@ RECIPES = {
     ('digits', None): dict(net='convnet:width=64,depth=2', real=256),
 }
 
-METHODS = {'vbpc': Method(vbpc, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels', 'decode'))}
+METHODS = {'vbpc': Method(vbpc, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'))}
