@@ -158,7 +158,7 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu', gon
     if needs[-1] < LATE*seconds: return Choice(*told(data, options, n, steps, steps, needs[-1], minutes), needs[-1]/10) # the clock ends it
     size = 'x'.join(map(str, data.shape[1:]))
     raise ValueError(f"minutes: {minutes:g} are too few for {ipc*data.K} images of {size} pixels on this machine; "
-                     f"{ceil(needs[-1]/LATE/60/(1-SLACK)) + 1} would do, or a smaller --ipc or --size")
+                     f"--minutes {ceil(needs[-1]/LATE/60/(1-SLACK)) + 1} would do, or a smaller {'--ipc or '*(ipc > 1)}--size")
 
 # %% ../nbs/935_budget.ipynb #1b6fa26f
 def told(data:Data, options:dict, n:int, steps:int, every:int, seconds:float, minutes:float) -> tuple: # as `Choice`

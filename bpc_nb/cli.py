@@ -237,6 +237,7 @@ def without_recipe(method:str, source) -> bool:
     m, path = registry()[method], Path(source).expanduser()
     return m.steps and 'net' in known_to(m) and (own_name(path) if path.exists() else str(source)) not in {data for data,_ in m.recipes}
 
+# %% ../nbs/970_cli.ipynb #b0d9e712
 def as_chosen(method:str, source, ipc:int, minutes:float|None, given:dict, device, # given: what was typed; loses the options of `load`
               begun:dict|None=None, # of a run to go on with, from `run_before`
               gone:Callable=lambda: 0.) -> tuple: # gone: seconds that are over -> (data, `Choice`)
@@ -249,7 +250,8 @@ def as_chosen(method:str, source, ipc:int, minutes:float|None, given:dict, devic
         data = read(**{k:v for k,v in (begun.get('recipe') or {}).items() if k in loading()})
         of_run = {k:v for k,v in begun.items() if k in known_to(m)} | given
         planned = begun.get('planned', 0.)
-        return data, Choice(of_run, planned, ['options as this run began']*bool(planned), begun.get('look', 0.))
+        why = [f'options as this run began, and another {allowed:g} minutes']*bool(planned)
+        return data, Choice(of_run, planned, why, begun.get('look', 0.))
     open_ = minutes is not None or without_recipe(method, source) and not {*DECISIVE} & {*given}
     data = pictures(source, allowed, read) if open_ and 'size' not in typed else read()
     if minutes is None and len(data.shape)!=3 or not open_ or not len(data.held.y): return data, Choice(given) # `distill` says the last
@@ -265,9 +267,10 @@ def left_in(out:Path, coreset:Coreset) -> dict: # plain values
 
 def next_to(found:dict, out:Path) -> str: # found: from `left_in`
     "The same in words, and what to do with it"
-    at = f"step {found['step']}" if found['step'] else 'the start: nothing later did better'
+    at = f"at step {found['step']}" if found['step'] else 'at the start: nothing later did better'
+    if 'steps' not in read_json(out/'config.json'): at = 'by a method that takes no steps'
     kept, shown, *_ = found.values()
-    return '\n'.join([f"held-out accuracy {100*found['held_out']:.1f} % at {at}", kept, shown,
+    return '\n'.join([f"held-out accuracy {100*found['held_out']:.1f} % {at}", kept, shown,
                       f"next: bpc evaluate {kept} --control", f"      bpc show {kept}", f"      bpc explore {out}"])
 
 # %% ../nbs/970_cli.ipynb #01337019
@@ -636,7 +639,7 @@ def learning(method:str) -> dict: # title -> options
     m = choose(method, registry(), 'method')
     known = known_to(m)
     takes = lambda f: {k:o for k,o in options(f).items() if k in known} # what chooses images has no loop and no energy
-    of_run = options(distill, skip=('data','progress','callback')) | takes(choices) | takes(kinds)
+    of_run = options(distill, skip=('data','progress','callback','until')) | takes(choices) | takes(kinds)
     of_run['experts'] = of_run['experts']._replace(kind=partial(nested_options, known=options(experts, skip=('device',*UNTYPED))))
     return {f'method {method}': options(m.make), 'run': of_run, 'loop': takes(outer), 'energy': takes(energy), 'data': loading()}
 
