@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['CELL', 'MARKS', 'MEANING', 'NEVER', 'ONCE_SAID', 'SMALL', 'RESULTS', 'own', 'can_be', 'check_cell', 'read_tables',
            'line_of', 'combinations', 'cells', 'bare', 'named', 'numbers', 'spelled', 'cell_options', 'key',
-           'same_options', 'lines', 'done', 'held', 'add', 'file_digest', 'keep', 'coreset_file', 'TimeUp', 'until',
-           'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'run_cell', 'transfers', 'best_here', 'transfer',
-           'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests', 'unfinished', 'finish',
-           'each', 'prepare', 'picked', 'grid', 'waiting', 'found']
+           'same_options', 'lines', 'of_students', 'done', 'held', 'add', 'file_digest', 'keep', 'coreset_file',
+           'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'run_cell', 'transfers', 'best_here',
+           'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests', 'unfinished',
+           'finish', 'each', 'prepare', 'picked', 'grid', 'waiting', 'found']
 
 # %% ../nbs/950_grid.ipynb #617b8437
 import hashlib, itertools, json, os, re, shutil, signal, tempfile, time, tomllib, warnings
@@ -157,6 +157,8 @@ def lines(path) -> list: # of dicts; a line that was cut off is left out
         except (ValueError, TypeError):
             warnings.warn(f"{path}, line {n} was cut off or is no line of results; it is skipped, and its cell runs again")
     return rows
+
+def of_students(r:dict) -> bool: return r.get('evaluator', 'students')=='students' # whether students judged a line
 
 def done(results) -> dict: # folder -> {key: line}
     "The lines of all grids in a folder: a cell that stands in two files runs once"

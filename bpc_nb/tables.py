@@ -15,7 +15,7 @@ from statistics import mode
 
 from .core import label_words
 from .distill import DEFAULT, usual
-from .grid import RESULTS, cells, file_digest, done, key, lines, coreset_file, spelled
+from .grid import RESULTS, cells, coreset_file, done, file_digest, key, lines, of_students, spelled
 
 # %% ../nbs/960_tables.ipynb #db4baaa4
 DASH = '–'
@@ -50,8 +50,8 @@ def pivot(rows, of, across, value=as_printed) -> tuple: # of, across: a row -> i
 
 # %% ../nbs/960_tables.ipynb #3e8cb5be
 def measured(results=RESULTS) -> list: # of dicts
-    "The lines of all grids, as far as they are there, with the network of a data set's recipe, or that most of its lines have"
-    rows = [r for r in done(results).values() if 'config' in r]
+    "The lines of all grids that were judged by students, with the network of a data set's recipe, or that most of its lines have"
+    rows = [r for r in done(results).values() if 'config' in r and of_students(r)]
     def net_of(data):
         nets, ours = [r.get('net') for r in rows if r['data']==data], usual(data, 'net')
         return ours if ours in nets else mode(nets)

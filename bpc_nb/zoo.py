@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .core import DECODERS, Coreset, choose, label_words, write_atomic
 from .evaluate import PROTOCOLS
-from .grid import RESULTS, file_digest, done, coreset_file
+from .grid import RESULTS, coreset_file, done, file_digest, of_students
 
 # %% ../nbs/965_zoo.ipynb #c314447a
 STATEMENTS = dict(
@@ -106,7 +106,7 @@ def best(results=RESULTS) -> dict: # (name, ipc) -> (line, file)
     out, rank = {}, lambda r: (-[*PROTOCOLS, 'own steps'].index(r['protocol']),
                                r['held_out']) # accuracies of different students are not compared: the first protocol counts
     for r in done(results).values():
-        at = (r['data'].split()[0], r['ipc']) if 'config' in r else None
+        at = (r['data'].split()[0], r['ipc']) if 'config' in r and of_students(r) else None
         if at and at[0] in STATEMENTS and (at not in out or rank(r) > rank(out[at][0])) and (path := coreset_file(r, results)):
             out[at] = r, path
     return out
