@@ -43,7 +43,7 @@ from .plan import plan
 from .predictive import POSTERIORS, predictive
 from .quality import bpc_bench, quality
 from .runs import free_for
-from .ranks import Place, auto, joined, same_on_all
+from .ranks import Place, auto, joined, restarts, same_on_all
 from .progress import board
 from .scale import bpc_scale
 from .search import as_grid_table, rekey, search
@@ -292,12 +292,12 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
     nothing_idle(method, data, ipc, given)
     options, half, watch = c.options, (60*allowed - left.gone())/2, dict(until=lambda: left(1.2*c.look + 5)) if c.seconds else {}
     out = Path(out or f"runs/{method}-{'_'.join(data.name.split())}-{ipc}-{seed}")
-    free_for(out, resume := resume and 'method' in before) # what was stopped before its first step has no config
+    free_for(out, (resume := resume and 'method' in before) or restarts()) # what was stopped before its first step has no config
     if c.seconds and not before: note_choice(out, data, c, asked)
     if c.why and not json: print(*c.why, sep='\n', file=sys.stderr)
     if tensorboard: watch['callback'] = board(out/'tensorboard', data.transform)
     try:
-        if c.seconds and not resume and not {'experts','buffer'} & {*given}:
+        if c.seconds and not (resume or {'experts','buffer'} & {*given}):
             options = experts_in_time(method, data, ipc, options, lambda: left(half), auto(device), not json)
         coreset = distill(method, data, ipc, out, seed, resume, device=auto(device), progress=not json, **options, **watch)
     except KeyboardInterrupt:

@@ -282,6 +282,7 @@ def run_cell(cell:dict, # as `cells` gives it
     judge = partial(evaluate, data=data, runs=cell['runs'], net=net, seed=cell['seed'], device=device,
                     **judged_by(cell['evaluator'], cell['protocol']))
     result = judge(coreset, control=random is None) | (random or {})
+    if result.get('protocol', '') is None: del result['protocol'] # who trains no students: the cell's stays its name
     if SMALL < coreset.x.nbytes <= 2*SMALL: # what is kept is what is measured
         coreset = coreset._replace(x=coreset.x.half())
         result |= {f'{k}_half':v for k,

@@ -140,7 +140,7 @@ def test_the_8_bit_figure_is_of_8_bit_images():
 
 # --- parts of the data ---------------------------------------------------------------------------------------------------------
 SHORT = {'fkl': dict(samples=2), 'rkl': dict(samples=2), 'dc': dict(inner=1), 'dsa': dict(inner=1), 'cafe': dict(most=1), 'cafe-dsa': dict(most=1),
-         'wasserstein': dict(L=2)}
+         'wasserstein': dict(L=2), 'exact': dict(net='logistic')}
 
 @pytest.fixture
 def quick(home, monkeypatch):
@@ -166,7 +166,7 @@ def test_methods_look_at_the_training_part_alone(method, quick, tmp_path, monkey
     assert len(losses) == ('steps' in configure(method, 'any', 1))
     if not losses: # what is chosen is the same whatever lies in the other parts
         monkeypatch.setenv('BPC_CACHE', str(tmp_path/'cache'))
-        assert torch.equal(S.x, learn(hide(), method, tmp_path/'again').x)
+        assert torch.equal(S.x, learn(hide(), method, tmp_path/'again', **SHORT.get(method, {})).x)
 
 
 def test_a_coreset_is_chosen_without_the_test_part(quick, tmp_path):
