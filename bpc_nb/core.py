@@ -318,18 +318,19 @@ def stream(seed:int, # of the task
 
 # %% ../nbs/000_core.ipynb #de735c76
 @cache
-def says(path:Path, what:str, changed:float) -> bool: # changed: when the file last did
+def says(path:str, what:str, changed:float) -> bool: # changed: when the file last did
     "Whether a module's text has it; read once"
-    return what in path.read_text(encoding='utf-8')
+    return what in Path(path).read_text(encoding='utf-8')
 
 def registry(pkg:str='methods', # a sub-package of `bpc_nb`; '': all of it
              name:str='METHODS', # the literal dict that modules end with
             ) -> dict: # every entry, by name
     "Merge the literal dicts of every module in `bpc_nb.<pkg>` that has one"
     root = import_module(f'bpc_nb.{pkg}'.rstrip('.'))
-    files = [p.relative_to(folder) for folder in map(Path, root.__path__)
-             for p in sorted(folder.rglob('*.py')) if says(p, f'\n{name} = ', p.stat().st_mtime)]
-    mods = (import_module('.'.join((root.__name__, *p.with_suffix('').parts))) for p in files)
+    files = [os.path.relpath(path, folder) for folder in root.__path__
+             for path in sorted(os.path.join(d, n) for d,_,names in os.walk(folder) for n in names if n.endswith('.py'))
+             if says(path, f'\n{name} = ', os.stat(path).st_mtime)]
+    mods = (import_module('.'.join((root.__name__, *Path(f).with_suffix('').parts))) for f in files)
     return {k:v for m in mods for k,v in getattr(m, name).items()}
 
 # %% ../nbs/000_core.ipynb #42e0122a

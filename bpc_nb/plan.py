@@ -18,14 +18,14 @@ import torch
 from .augment import augment as augmentation
 from .auto import Fit, fitted
 from .benchmark import Pair, peak
-from .core import DECODERS, Coreset, cache_folder, registry, stored, stream
+from .core import Coreset, cache_folder, registry, stored, stream
 from .data import Data, load
-from .distill import configure, fit_of_run, formats_of, of_space, some_held, task, wants
+from .distill import configure, drawn, fit_of_run, formats_of, of_space, some_held, task, wants
 from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import experts
 from .fast import accelerate
-from .learn import begun, learner, one_each, outer_step, starts
+from .learn import begun, learner, one_each, outer_step
 from .networks import Network, network, together
 from .options import options_of
 from .ranks import world
@@ -141,7 +141,7 @@ def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `disti
     own, fit = options_of(experts) | config['experts'], fit_of_run(config, data, ipc, net, device)
     theirs = fitted(net, data.shape, device, own['bf16'], own['compile'], own['n']*own['epochs']*own['part']*len(data.train.y))
     config |= dict(bf16=fit.bf16, compile=False) # compiling takes longer than planning
-    S = starts()[config.get('start', 'real')](data, ipc*DECODERS[config.get('decode', 'identity')].times, stream(0, 'plan'))
+    S = drawn(data, ipc, config)
     S = S._replace(x=S.x.to(device), y=S.y.to(device))
     step, more, memory = of_step(method, S, net, data, config, device)
     step *= ceil(streams/world()) # they are dealt to the ranks, and a rank's follow one another

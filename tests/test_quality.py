@@ -137,6 +137,7 @@ def test_whoever_stops_has_the_best_so_far(data, monkeypatch):
     assert torch.equal(seen[0].coreset.x, data.draw(1, module.stream(0, 'start')).x) and seen[1].coreset is seen[2].coreset
 
 
+@pytest.mark.slow
 def test_gradient_matching_is_recognised_run_and_measured(data, checkout, tmp_path):
     folder = checkout(main=MATCHING)
     before = sorted(p.name for p in folder.iterdir())
@@ -188,6 +189,7 @@ def test_of_what_was_measured_again_the_last_time_counts():
     assert {r['method']:r['accuracy_mean'] for r in found['rows']}==dict(a=.1, b=.5, c=.3) and found['limit']==3
 
 
+@pytest.mark.slow
 def test_what_a_peer_cannot_do_is_one_sentence(data, checkout, tmp_path):
     with pytest.raises(ValueError, match='is no checkout of DatasetCondensation'): quality(data, peer=str(tmp_path))
     with pytest.raises(ValueError, match='no script takes --lr; they take --Iteration, --dataset, --ipc'):

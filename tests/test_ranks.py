@@ -106,6 +106,7 @@ def test_four_ranks(on, bpc, experts, tmp_path):
     assert torch.equal(images(tmp_path/'ranks'), images(Path('one')))
 
 
+@pytest.mark.slow
 def test_an_episode_ends_for_all_ranks(on, bpc, tmp_path):
     "Networks of several streams are on several ranks, and one that has seen enough ends the episode of all"
     words = *'distill digits --method cafe-dsa --real 8 --watch 4 --most 12 --still .3 --steps 2 --every 1 --select-runs 1'.split(), '--net', NET
@@ -222,6 +223,7 @@ def worker(parent, rank):
         except OSError: pass
 
 
+@pytest.mark.slow
 def test_killed_rank_is_restarted_bit_for_bit(home, two, experts, tmp_path):
     p = torchrun(tmp_path, 2, sys.executable, '-c', PROGRAM, 'distill', 'digits', *RUN, '--buffer', experts, '--out', 'r', options=('--max-restarts', '1'))
     log = tmp_path/'r'/'log.jsonl'
@@ -233,6 +235,7 @@ def test_killed_rank_is_restarted_bit_for_bit(home, two, experts, tmp_path):
     assert torch.equal(Coreset.load(tmp_path/'r'/'coreset.safetensors').x, Coreset.load(two/'coreset.safetensors').x)
 
 
+@pytest.mark.slow
 def test_ranks_that_fail_end_torchrun(home, experts, tmp_path):
     p = torchrun(tmp_path, 4, 'sh', '-c', 'exec "$@" --seed $RANK', 'sh', sys.executable, '-c', PROGRAM, 'distill', 'digits', *RUN, '--buffer', experts)
     err = p.communicate(timeout=120)[1]
