@@ -441,7 +441,11 @@ def bpc_data(data:str='digits', # a data set's name, a folder of class folders, 
              json:bool=False, # print one JSON object
              **given):
     "Say what was found in data: sizes, classes, counts"
-    found = overview(data_from(data, given))
+    def read(**more): return data_from(data, dict(given), more)
+    try: found = overview(read())
+    except ValueError as e:
+        if 'differ in size' not in str(e): raise
+        found = overview(pictures(data, MINUTES, read)) # as `bpc distill` would take them
     return found if json else as_lines(found)
 
 def bpc_list(json:bool=False, # print one JSON object

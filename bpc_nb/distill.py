@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['DEFAULT', 'OF_EXPERTS', 'LOOP', 'ALLOWED', 'KEPT', 'choices', 'known_to', 'defaults', 'wants', 'no_idle', 'recipe',
            'configure', 'of_space', 'usual', 'passes_of', 'fit_of_run', 'formats_of', 'buffer_for', 'begin_with_others',
-           'short_name', 'enough_for', 'task', 'drawn', 'start_of', 'requested', 'some_held', 'judged', 'on_cpu',
-           'distill', 'slower_by', 'run']
+           'short_name', 'enough_for', 'task', 'first_examples', 'start_of', 'requested', 'some_held', 'judged',
+           'on_cpu', 'distill', 'slower_by', 'run']
 
 # %% ../nbs/410_distill.ipynb #8a8f6a3d
 import hashlib, json, tempfile, warnings
@@ -161,13 +161,13 @@ def task(method:str, data:Data, net:Network, config:dict, # config: as `configur
     return task_of(net, config, data, buffer, of)
 
 # %% ../nbs/410_distill.ipynb #021a053a
-def drawn(data:Data, ipc:int, config:dict, seed:int=0) -> Coreset:
+def first_examples(data:Data, ipc:int, config:dict, seed:int=0) -> Coreset:
     "The examples that a run begins with, as many as the decoder wants"
     return starts()[config.get('start', 'real')](data, ipc*DECODERS[config.get('decode', 'identity')].times, stream(seed, 'start'))
 
 def start_of(data:Data, ipc:int, config:dict, task:Task, l:Learner, seed:int=0, device='cpu', meta:dict={}) -> Coreset:
     "Where a run starts: examples, chosen where a method chooses, and stored as the decoder wants them"
-    S = drawn(data, ipc, config, seed)
+    S = first_examples(data, ipc, config, seed)
     S, first = S._replace(x=S.x.to(device), y=S.y.to(device), meta=S.meta | meta), registry().get(config.get('start'))
     for b in (first and learner(first, task, defaults(first)), l):
         if b and b.begin: S = b.begin(S, stream(seed, 'choice'))
@@ -217,7 +217,7 @@ def distill(method:str, # a name in `bpc list`
     "Learn a coreset: the best one on the held-out part"
     device, data = auto(device), data if isinstance(data, Data) else load(data)
     config = configure(method, data.name, ipc, **of_space(method, data, options))
-    some_held(data); drawn(data, ipc, config, seed) # an impossible ipc is said before anything is computed
+    some_held(data); first_examples(data, ipc, config, seed) # an impossible ipc is said before anything is computed
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     config |= formats_of(once(fit_of_run, config, data, ipc, net, device))
     out = Path(out or once(tempfile.mkdtemp, '', 'bpc_'))

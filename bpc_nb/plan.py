@@ -20,7 +20,7 @@ from .auto import Fit, fitted
 from .benchmark import Pair, peak
 from .core import Coreset, cache_folder, registry, stored, stream
 from .data import Data, load
-from .distill import configure, drawn, fit_of_run, formats_of, of_space, some_held, task, wants
+from .distill import configure, first_examples, fit_of_run, formats_of, of_space, some_held, task, wants
 from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
 from .experts import experts
@@ -101,7 +101,8 @@ def of_step(method:str, S:Coreset, net:Network, data:Data, config:dict, device) 
             used.append((n, torch.cuda.max_memory_allocated()/1e6 if device!='cpu' else peak() - before))
         return go
     step, more = drawn_on(one, config[k], LINEAR[k]) if k else stopwatch(one(1))
-    return step, more, memory_at(config[k] if k else 1, used)
+    least = 4*(3*net.P + 2*S.x.numel())/1e6 # a small step finds room in what the process holds
+    return step, more, max(least, memory_at(config[k] if k else 1, used))
 
 LINEAR = dict(L=2, real=16) # options that a step's time is linear in, and values that are short
 
@@ -141,7 +142,7 @@ def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `disti
     own, fit = options_of(experts) | config['experts'], fit_of_run(config, data, ipc, net, device)
     theirs = fitted(net, data.shape, device, own['bf16'], own['compile'], own['n']*own['epochs']*own['part']*len(data.train.y))
     config |= dict(bf16=fit.bf16, compile=False) # compiling takes longer than planning
-    S = drawn(data, ipc, config)
+    S = first_examples(data, ipc, config)
     S = S._replace(x=S.x.to(device), y=S.y.to(device))
     step, more, memory = of_step(method, S, net, data, config, device)
     step *= ceil(streams/world()) # they are dealt to the ranks, and a rank's follow one another
