@@ -14,7 +14,7 @@ from conftest import NET
 POOL = dict(net=NET, real=32, pool=3, age=4, steps=6, every=3, select_runs=1, select_evaluator='ridge', progress=False)
 
 
-@pytest.mark.parametrize('method, options', [('frepo', POOL), ('vbpc', POOL), ('kip', dict(real=64, steps=6, every=3, learn='both', corrupt=.2, progress=False))])
+@pytest.mark.parametrize('method, options', [('frepo', POOL), ('vbpc', POOL), ('frepo', POOL | dict(pool=0)), ('kip', dict(real=64, steps=6, every=3, learn='both', corrupt=.2, progress=False))])
 def test_a_pool_goes_on_bit_for_bit(home, tmp_path, method, options):
     whole = distill(method, 'digits', 1, out=tmp_path/'whole', **options)
     distill(method, 'digits', 1, out=tmp_path/'run', **options | dict(steps=3))
@@ -38,7 +38,7 @@ def test_commands(bpc, tmp_path):
     code, out, err = bpc('distill', 'digits', '--method', 'ls', '--out', 'run', '--json')
     assert code==0
     file = json.loads(out)['coreset']
-    for evaluator in 'kernel', 'last-layer', 'ridge', 'vbpc':
+    for evaluator in 'kernel', 'last-layer', 'ridge', 'vbpc', 'vbpc-untrained':
         code, out, err = bpc('evaluate', file, '--evaluator', evaluator, '--runs', 1, '--net', NET, '--json')
         assert code==0 and {'accuracy_mean', 'nll_mean'} <= json.loads(out).keys()
     assert 'targets' in bpc('show', file)[1]
@@ -47,7 +47,7 @@ def test_commands(bpc, tmp_path):
     assert all(m in said for m in ('exact', 'kip', 'ls', 'frepo', 'vbpc'))
 
 
-@pytest.mark.parametrize('method, option, said', [('exact', dict(r=0.), 'r: '), ('kip', dict(r=-1.), 'r: '), ('kip', dict(depth=0), 'depth: '), ('frepo', dict(pool=0), 'pool: '),
+@pytest.mark.parametrize('method, option, said', [('exact', dict(r=0.), 'r: '), ('kip', dict(r=-1.), 'r: '), ('kip', dict(depth=0), 'depth: '), ('frepo', dict(pool=-1), 'pool: '),
                                                   ('vbpc', dict(gamma=0.), 'gamma: '), ('vbpc', dict(beta=-1.), 'beta: '), ('frepo', dict(labels='soft'), 'labels'), ('kip', dict(L=3), "'L'")])
 def test_options(method, option, said):
     with pytest.raises(ValueError, match=said): configure(method, 'digits', 1, **option)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EVALUATORS', 'RECIPES', 'METHODS', 'LastLayer', 'last_layer_posterior', 'logits_of', 'trace_and_logdet',
-           'kl_to_prior', 'predictive_logits', 'vbpc_loss', 'by_vbpc', 'vbpc']
+           'kl_to_prior', 'predictive_logits', 'vbpc_loss', 'by_vbpc', 'by_vbpc_untrained', 'vbpc']
 
 # %% ../../nbs/730_vbpc.ipynb #635d00f7
 import math
@@ -16,13 +16,12 @@ from torch import Generator, Tensor
 
 from ..core import Coreset, choose
 from ..data import Data
-from ..energy import energy
-from ..evaluate import PROTOCOLS, students, without_steps
-from ..learn import ENERGY, IMAGES, Leaf, Learner, Method, Task
-from .frepo import new_pool, older
+from ..evaluate import PROTOCOLS, beginning, students, without_steps
+from ..learn import ENERGY, Learner, Method, Task
+from .frepo import network_source, of_targets, regressors, with_targets
 from ..metrics import summary
-from ..networks import Network, features_of, last_layer
-from ..options import Count, NonNegative, Positive
+from ..networks import Network, last_layer
+from ..options import Count, Natural, NonNegative, Positive
 from ..ridge import definite, targets_of
 
 # %% ../../nbs/730_vbpc.ipynb #813ebebb
@@ -81,11 +80,11 @@ def vbpc_loss(features:Callable, # `(theta, x) -> (B,D)`
 # %% ../../nbs/730_vbpc.ipynb #a4d3b0a4
 @torch.no_grad()
 def by_vbpc(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(3), tick:Callable=None, # as in `by_ridge`
-            protocol:str='dc', # how students are trained: a name in `PROTOCOLS`
+            protocol:str='dc', # how students are trained: a name in `PROTOCOLS`; None: not at all
             rho:float=None, gamma:float=None, # of prior and targets; None: the coreset's own, or 1 and 100
            ) -> list: # a row for each run
     "The predictive distribution of a last layer with a Gaussian posterior"
-    S, o = without_steps(S, 'vbpc'), choose(protocol, PROTOCOLS, 'protocol')
+    S, o = without_steps(S, 'vbpc'), choose(protocol, PROTOCOLS, 'protocol') if protocol else None
     rho, gamma, y = rho or S.meta.get('rho', 1.), gamma or S.meta.get('gamma', 100.), targets_of(S, data.K)
     x, labels = (t.to(S.x.device) for t in getattr(data, part))
     def row(theta):
@@ -93,31 +92,35 @@ def by_vbpc(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(
         q = last_layer_posterior(see(S.x).double(), y, rho, gamma)
         probs = torch.cat([predictive_logits(q, see(b).double()).softmax(1) for b in x.split(500)])
         return summary(probs, labels) | dict(protocol=protocol, rho=rho, gamma=gamma)
+    if o is None: return [row(beginning(S, net, seed, 'vbpc', i)) for i in runs]
     with torch.enable_grad(): thetas = students(S, net, runs, seed=seed, tick=tick and (lambda n: tick(n, o['epochs'])), **o)
     return [row(t) for t in thetas]
 
-EVALUATORS = dict(vbpc=by_vbpc)
+def by_vbpc_untrained(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(3), tick:Callable=None, # as in `by_vbpc`
+                      rho:float=None, gamma:float=None) -> list: # a row for each run
+    "The same on the features of networks that nothing has trained"
+    return by_vbpc(S, data, net, seed, part, runs, tick, None, rho, gamma)
+
+EVALUATORS = {'vbpc': by_vbpc, 'vbpc-untrained': by_vbpc_untrained}
 
 # %% ../../nbs/730_vbpc.ipynb #f6371819
 def vbpc(task:Task, # network and data
          real:Count=1024, # real images in a step
-         pool:Count=10, age:Count=100, lr_net:Positive=3e-4, # as in `frepo`
+         pool:Natural=10, age:Count=100, lr_net:Positive=3e-4, # as in `frepo`
          lr_targets:Positive=1e-2, # rate of a target
          rho:Positive=1., # precision of the prior of a weight
          gamma:Positive=100., # precision of a target
          beta:NonNegative=1e-8, # weight of the divergence from the prior
         ) -> Learner:
     "Variational Bayesian pseudo-coreset (VBPC)"
-    net, data, E, all_features = task.net, task.data, energy(task.net.apply, 'squared'), features_of(task.net, 'vbpc')
-    def features(theta, x): return all_features(theta, x)[-1].flatten(1)
+    data, features = task.data, regressors(task.net, 'vbpc')
+    take, carry = network_source(task.net, pool, age, lr_net)
     def loss(S:Coreset, gen:Generator, now):
-        i = torch.randint(pool, (), generator=gen, device=gen.device).item()
+        theta, now = take(S, gen, now)
         j = torch.randint(len(data.train.y), (min(real, len(data.train.y)),), generator=gen, device=gen.device).cpu()
         x, y = (t[j].to(S.x.device) for t in data.train)
-        return vbpc_loss(features, now['theta'][i], S, x, y, rho, gamma, beta), older(now, i, E, net, S, lr_net, age, gen)
-    def begin(S:Coreset, gen): return S._replace(y=(targets_of(S, data.K)/(data.K/10)**.5).to(S.x), targets=True)
-    leaves = dict(x=IMAGES, y=Leaf(lambda S: S.y, lambda S, y: S._replace(y=y), lr=lr_targets, optimiser='adam', momentum=.9))
-    return Learner(loss, leaves, lambda S, gen: new_pool(net, pool, age, gen, S.x), begin)
+        return vbpc_loss(features, theta, S, x, y, rho, gamma, beta), now
+    return Learner(loss, of_targets(lr_targets), carry, lambda S, gen: with_targets(S, data.K))
 
 # %% ../../nbs/730_vbpc.ipynb #dda0ce76
 RECIPES = {
