@@ -6,8 +6,9 @@
 __all__ = ['SHAPES', 'EXPERTS', 'STUDENTS', 'BATCH', 'REAL', 'FAST', 'FLOORS', 'CONTENDERS', 'QUICK', 'descend', 'published',
            'Pair', 'unrolled', 'forward_kl', 'plain_match', 'Workload', 'subject', 'outer_steps', 'plain_experts',
            'plain_students', 'noise', 'our_experts', 'our_students', 'real_side', 'plain_matches', 'matches',
-           'products', 'sweep', 'floor', 'formats', 'peak', 'give_back', 'work', 'enter', 'turn', 'measure',
-           'timing_row', 'ratios', 'as_list', 'workloads', 'bench', 'report']
+           'plain_regression', 'one_graph', 'regressions', 'products', 'sweep', 'ahead_only', 'floor', 'formats',
+           'peak', 'give_back', 'work', 'enter', 'turn', 'measure', 'timing_row', 'ratios', 'as_list', 'workloads',
+           'bench', 'report']
 
 # %% ../nbs/920_benchmark.ipynb #0c105880
 import ctypes, os, re, subprocess, sys, time, timeit
@@ -34,7 +35,9 @@ from .experts import experts
 from .fast import accelerate, keep_memory
 from .methods.cd import cd
 from .methods.dc import dc
+from .methods.frepo import ahead, frepo, with_targets
 from .networks import flatten, network, to_module
+from .ridge import targets_of
 
 # %% ../nbs/920_benchmark.ipynb #cb378bc6
 def descend(E:Callable, theta, # from where (P,)
@@ -110,7 +113,7 @@ EXPERTS, STUDENTS, BATCH, REAL = 2, 5, 128, 256 # networks to train; images in a
 
 class Workload(NamedTuple):
     "What is timed; 0 where it does not apply"
-    kind:str         # 'step', 'match', 'epoch' or 'students'
+    kind:str         # 'step', 'match', 'regression', 'epoch' or 'students'
     shape:str        # a name in `SHAPES`
     net:str          # spec of the network
     ipc:int=0        # images per class of the coreset
@@ -120,6 +123,7 @@ class Workload(NamedTuple):
 
     def __str__(self):
         of = dict(step=f'ipc {self.ipc}, L {self.L}', match=f'ipc {self.ipc}, {REAL} real images a class',
+                  regression=f'ipc {self.ipc}, {REAL} real images',
                   epoch=f'{self.images} of {SHAPES[self.shape][1]} images, {EXPERTS} experts',
                   students=f'ipc {self.ipc}, {STUDENTS} students, {self.epochs} epochs')
         return f'{self.kind}: {self.shape}, {of[self.kind]}'
@@ -212,6 +216,37 @@ def matches(w:Workload, **fast): # of `accelerate`
     state = begun(S, l)
     return lambda: outer_step(state, S, l, stream(0))[0].leaves['x']
 
+# %% ../nbs/920_benchmark.ipynb #182b2093
+def plain_regression(module, S:Coreset, x, y, r=1e-6):
+    "The loss of feature regression in one graph: real images too keep theirs"
+    *first, last = module
+    see = nn.Sequential(*first)
+    phi, f = see(S.x), see(x)
+    K = phi@phi.T
+    W = phi.T@torch.linalg.solve(K + r*K.trace()/len(K)*torch.eye(len(K)), S.y)
+    return ((f@W - y)**2).sum()/(2*len(y)) - ahead(S.y)
+
+def one_graph(w:Workload):
+    "A step on the images and one of a network, as a plain script takes them"
+    (net, S, _), D = subject(w), real_side(w)
+    S, Y = with_targets(S, 10), targets_of(D, 10).float()
+    module = to_module(net, net.init(stream(0)))
+    opt = torch.optim.Adam(module.parameters(), lr=3e-4)
+    def go():
+        x, y = (t.clone().requires_grad_() for t in (S.x, S.y))
+        g, _ = torch.autograd.grad(plain_regression(module, S._replace(x=x, y=y), D.x[:REAL], Y[:REAL]), [x, y])
+        opt.zero_grad(); (((module(S.x) - S.y)**2).sum()/(2*len(S.y))).backward(); opt.step()
+        return S.x - g
+    return go
+
+def regressions(w:Workload, **fast): # of `accelerate`
+    "A step of `frepo`, with its pool"
+    net, S, _ = subject(w)
+    l = frepo(task_of(net, fast, noise(real_side(w))), real=REAL)
+    S = l.begin(S, stream(0))
+    state = begun(S, l, [stream(0)])
+    return lambda: outer_step(state, S, l, stream(0))[0].leaves['x']
+
 # %% ../nbs/920_benchmark.ipynb #25e838ee
 def products(net, x, dtype, layout) -> list: # of (function, input, weight)
     "The convolutions and matrix products of a network on images x, each by itself"
@@ -233,18 +268,25 @@ def sweep(parts, # from `products`
         y = f(x, w)
         torch.autograd.grad(y, [x] if to=='x' else [w, x] if i else [w], y.detach())
 
+def ahead_only(parts):
+    "Forward through every product"
+    with torch.no_grad(): [f(x, w) for f,x,w in parts]
+
 # %% ../nbs/920_benchmark.ipynb #c1f95b1c
 def floor(dtype, w:Workload):
     "The multiplications of a workload, in the faster of two layouts"
     net, S, _ = subject(w)
     keep_memory()
     M = len(S.x)
-    batches, times = dict(step=(1, w.L), epoch=(-(-M//BATCH), EXPERTS), students=(-(-M//256), STUDENTS*w.epochs))[w.kind]
+    batches, times = dict(step=(1, w.L), regression=(1, 1), epoch=(-(-M//BATCH), EXPERTS), students=(-(-M//256), STUDENTS*w.epochs))[w.kind]
+    to_x = dict(step=2, regression=1).get(w.kind, 0)
     lay = lambda layout: products(net, S.x[:M//batches], dtype, layout)
     seconds = lambda layout: min(timeit.repeat(partial(sweep, lay(layout), 'theta'), number=1, repeat=3))
-    parts = cache(lambda: lay(min((torch.contiguous_format, torch.channels_last), key=seconds))) # chosen in the first turn
+    best = cache(lambda: min((torch.contiguous_format, torch.channels_last), key=seconds)) # chosen in the first turn
+    parts, real = cache(lambda: lay(best())), cache(lambda: products(net, real_side(w).x[:REAL], dtype, best()))
     def go():
-        for to in ['theta']*batches*times + ['x']*2*(w.kind=='step'): sweep(parts(), to)
+        for to in ['theta']*batches*times + ['x']*to_x: sweep(parts(), to)
+        if w.kind=='regression': ahead_only(real())
         return S.x[:0]
     return go
 
@@ -259,6 +301,7 @@ CONTENDERS = dict( # kind -> name -> function of a workload
           'trajectory matching': partial(outer_steps, unrolled, plain=True), 'forward KL': partial(outer_steps, forward_kl, plain=True)}
           | formats(partial(outer_steps, cd)) | FLOORS,
     match={'published recipe': plain_matches} | formats(matches),
+    regression={'one graph': one_graph} | formats(regressions) | FLOORS,
     epoch={'one by one': plain_experts} | formats(our_experts) | FLOORS,
     students={'one by one': plain_students} | formats(our_students) | FLOORS)
 
@@ -348,12 +391,13 @@ def workloads(shape, kinds, ipc, L, net, images, epochs) -> list: # as in `bench
     for name,vs in dict(ipc=ipc, L=L, images=images, epochs=epochs).items(): [whole(name, v, 1) for v in as_list(vs)]
     for s in as_list(shape): network(net, choose(s, SHAPES, 'shape')[0], 10) # an error here, not in ten processes
     of = dict(step=[dict(ipc=i, L=l) for i in as_list(ipc) for l in as_list(L)], match=[dict(ipc=i) for i in as_list(ipc)],
+              regression=[dict(ipc=i) for i in as_list(ipc)],
               epoch=[dict(images=images)], students=[dict(ipc=i, epochs=epochs) for i in as_list(ipc)])
     return [Workload(k, s, net, **o) for s in as_list(shape) for k in as_list(kinds) for o in choose(k, of, 'kind')]
 
 # %% ../nbs/920_benchmark.ipynb #b14235fd
 def bench(shape:str='cifar', # of the images: cifar, mnist or digits
-          kinds:str='step,epoch,students', # what to time; also match
+          kinds:str='step,epoch,students', # what to time; also match, regression
           ipc:int|tuple=10, # images per class; several as 1,10,50
           L:int|tuple=20, # steps of the chain; several as 10,20,30
           net:str='convnet', # network of all contenders
