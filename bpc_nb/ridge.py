@@ -19,22 +19,26 @@ from .data import Data
 from .evaluate import PROTOCOLS, beginning, students, without_steps
 from .metrics import Diverged, summary
 from .networks import Network, last_layer
+from .options import above_0
 
 # %% ../nbs/350_ridge.ipynb #cd53b014
 def definite(K:Tensor, # a kernel matrix (n,n)
              a) -> Tensor: # ridge
     "The Cholesky factor of K + a I"
+    if not K.isfinite().all(): raise Diverged(f"features: those of the {len(K)} examples are not all finite")
     try: return torch.linalg.cholesky(K + a*torch.eye(len(K), dtype=K.dtype, device=K.device))
     except torch.linalg.LinAlgError:
         raise ValueError(f"r: a ridge of {float(a):.1e} leaves the kernel of {len(K)} examples singular in {str(K.dtype)[6:]}; "
-                         "take a larger one, or double precision") from None
+                         "take a larger one" + ", or double precision"*(K.dtype!=torch.float64)) from None
 
 def factor(phi:Tensor, # features of the coreset (M,D)
            r:float, # ridge, in units of the mean diagonal of the kernel
            w:Tensor=None, # weights (M,), counts of examples; None: 1 each
            dual:bool=None, # the kernel form; None: where M < D
           ) -> tuple: # A (M,D), L (M,M) or (D,D), a, dual
-    "Weighted features, and the Cholesky factor of A A^T + a I or of A^T A + a I"
+    "Weighted features, and the Cholesky factor of A A^T + a I or of A^T A + a I, in double precision"
+    above_0('r', r)
+    phi, w = phi.double(), None if w is None else w.double()
     A = phi if w is None else w.sqrt()[:,None]*phi
     dual = len(A) < A.shape[1] if dual is None else dual
     a = r*(A*A).sum()/(len(A) if w is None else w.sum())
@@ -48,7 +52,7 @@ def ridge(phi:Tensor, # features of the coreset (M,D)
          ) -> Tensor: # (D,K)
     "The weights of a ridge regression"
     A, L, _, dual = factor(phi, r, w, dual)
-    B = y if w is None else w.sqrt()[:,None]*y
+    B = y.double() if w is None else w.double().sqrt()[:,None]*y
     return A.T@torch.cholesky_solve(B, L) if dual else torch.cholesky_solve(A.T@B, L)
 
 # %% ../nbs/350_ridge.ipynb #554f62c9
@@ -58,6 +62,7 @@ def variance(phi:Tensor, # features of the coreset (M,D)
             ) -> Tensor: # (N,)
     "Variance of the prediction under the prior N(0, I); it is the same for each class"
     A, L, a, dual = factor(phi, r, w, dual)
+    x = x.double()
     u = torch.linalg.solve_triangular(L, (A@x.T if dual else x.T), upper=False)
     return ((x*x).sum(1) - (u*u).sum(0)).clamp(min=0) if dual else a*(u*u).sum(0)
 
@@ -68,7 +73,7 @@ def evidence(phi:Tensor, # features of the coreset (M,D)
             ) -> tuple: # log p(Y), s_0^2
     "How probable the targets are, and the variance of the prior under which they are most probable"
     A, L, a, dual = factor(phi, r, w, dual)
-    B, n = (y, len(y)) if w is None else (w.sqrt()[:,None]*y, w.sum())
+    B, n = (y.double(), len(y)) if w is None else (w.double().sqrt()[:,None]*y, w.sum())
     u = torch.linalg.solve_triangular(L, B if dual else A.T@B, upper=False)
     scale = ((u*u).sum() if dual else ((B*B).sum() - (u*u).sum())/a)/(n*y.shape[1])
     logdet = 2*L.diagonal().log().sum() - len(L)*a.log()

@@ -9,6 +9,7 @@ from bpc_nb.core import Coreset
 from bpc_nb.data import load
 from bpc_nb.distill import configure, distill
 from bpc_nb.evaluate import evaluate
+from bpc_nb.methods.exact import features_for
 from conftest import NET
 
 POOL = dict(net=NET, real=32, pool=3, age=4, steps=6, every=3, select_runs=1, select_evaluator='ridge', progress=False)
@@ -72,3 +73,19 @@ def test_more_examples_than_features_and_the_same_image_twice(home):
     twice = data.draw(1, torch.Generator().manual_seed(0))
     twice = twice._replace(x=twice.x.repeat(2, 1, 1, 1), y=twice.y.repeat(2))
     assert evaluate(twice, data, evaluator='kernel', net=NET, eight_bit=False)['accuracy_mean'] > .4
+
+
+@pytest.mark.parametrize('evaluator, options, said', [('kernel', dict(r=0.), 'r: '), ('kernel', dict(depth=0), 'depth: '), ('vbpc', dict(rho=0.), 'rho: '), ('vbpc-untrained', dict(gamma=-1.), 'gamma: '),
+                                                      ('ridge', dict(r=-.1), 'r: '), ('last-layer', dict(r=0.), 'r: ')])
+def test_options_of_judges(home, evaluator, options, said):
+    data = load('digits')
+    with pytest.raises(ValueError, match=said): evaluate(data.draw(1, torch.Generator().manual_seed(0)), data, 1, net=NET, evaluator=evaluator, eight_bit=False, **options)
+
+
+def test_an_exact_coreset_refuses_at_once_what_it_cannot_undo(home):
+    ends_late = lambda shape, K: nn.Sequential(nn.Flatten(), nn.Linear(64, K), nn.LogSoftmax(1))
+    for net in Headless, ends_late:
+        with pytest.raises(ValueError, match='net: .*no nn.Sequential that ends in an nn.Linear|no linear layer'): distill('exact', 'digits', 1, net=net, progress=False)
+    W, gen = torch.randn(9, 3, generator=torch.Generator().manual_seed(0)).double(), torch.eye(3).double()
+    with pytest.raises(ValueError, match='targets: '): features_for(W, gen - 1/3, 1e-6) # weights that do not sum to 0 over classes
+    assert features_for(W - W.mean(1, keepdim=True), gen - 1/3, 1e-6).shape==(3, 9)

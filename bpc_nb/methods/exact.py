@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SMOOTH', 'INVERTIBLE', 'BACK', 'RECIPES', 'METHODS', 'sums', 'full_ridge', 'h', 'undone', 'features_for', 'square',
-           'preimage', 'reach', 'targets_for', 'in_range', 'exact_ridge']
+           'layers_before', 'preimage', 'reach', 'targets_for', 'in_range', 'exact_ridge']
 
 # %% ../../nbs/700_exact.ipynb #3ebc7e79
 import math
@@ -64,6 +64,9 @@ def features_for(W:Tensor, # weights (D,K)
                  near:Tensor=None) -> Tensor: # features (M,D) of real images; None: as short as can be -> (M,D)
     "Features on which a ridge regression has the weights W"
     Y = torch.linalg.pinv(y)
+    if (W@Y@y - W).norm() > 1e-6*W.norm():
+        raise ValueError("targets: those of the coreset cannot have these weights; "
+                         "take targets that are centred as those of the training images are")
     free = 0 if near is None else h(near, SMOOTH)
     return undone(W@Y + free - (0 if near is None else free@y@Y), r)
 
@@ -80,15 +83,21 @@ BACK = {nn.Flatten: lambda m, x: x, nn.Linear: square, nn.LeakyReLU: lambda m, x
         Cosine: lambda m, x: x.clamp(-1, 1).arccos()}
 
 # %% ../../nbs/700_exact.ipynb #1bde177e
+def layers_before(net:Network, theta:Tensor) -> list: # (P,)
+    "The layers before the last, or one sentence where there is no way back through one"
+    module = to_module(net, theta)
+    if not isinstance(module, nn.Sequential) or not isinstance(module[-1], nn.Linear):
+        raise ValueError(f"net: {net.name} is no nn.Sequential that ends in an nn.Linear, so nothing leads back; {INVERTIBLE}")
+    for m in (layers := [*module][:-1]):
+        if type(m) not in BACK:
+            raise ValueError(f"net: {net.name} has a layer {type(m).__name__}, which there is no way back through; {INVERTIBLE}")
+    return layers
+
 def preimage(net:Network, theta:Tensor, # (P,)
              phi:Tensor, # features (M,D)
              shape:tuple) -> Tensor: # of an example -> (M,*shape)
     "Examples with given features"
-    layers = [*to_module(net, theta)]
-    for m in layers[-2::-1]:
-        if type(m) not in BACK:
-            raise ValueError(f"net: {net.name} has a layer {type(m).__name__}, which there is no way back through; {INVERTIBLE}")
-        phi = BACK[type(m)](m, phi)
+    for m in layers_before(net, theta)[::-1]: phi = BACK[type(m)](m, phi)
     return phi.view(len(phi), *shape)
 
 def reach(net:Network) -> float: return .999 if any(isinstance(m, Cosine) for m in net.build()) else math.inf # largest feature
@@ -121,6 +130,7 @@ def exact_ridge(task:Task, # network and data
     def of(S:Coreset, gen:Generator):
         S = S._replace(init=torch.randint(2**31, (), generator=gen).item())
         theta = beginning(S, net)
+        layers_before(net, theta) # says what cannot be undone before all images are seen
         see, y, x = last_layer(net, theta, {}), targets_of(S, data.K), data.train.x
         AA, AB = sums(see, x.to(S.x.device), targets_of(Coreset(x, data.train.y), data.K))
         W = full_ridge(AA, AB, len(x), full)

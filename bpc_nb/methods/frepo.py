@@ -99,6 +99,8 @@ RECIPES = {
     (None, None): dict(optimiser='adam', lr=.01, momentum=.9, average=0., steps=2000, every=200, select_evaluator='last-layer',
                        select_runs=2),
     ('digits', None): dict(net='convnet:width=64,depth=2', real=256),
+    **{(data, None): dict(net='convnet:width=64', real=256, pool=0, average=.99, steps=3000, every=300, select_evaluator='ridge')
+       for data in ('mnist','cifar10')},
 }
 
 METHODS = {'frepo': Method(frepo, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'))}

@@ -18,7 +18,7 @@ from ..data import Data
 from ..evaluate import without_steps
 from ..learn import ENERGY, Leaf, Learner, Method, Task, by_loss
 from ..metrics import summary
-from ..options import Count, Positive, Share, one_of
+from ..options import Count, Positive, Share, above_0, one_of, whole
 from ..ridge import LINKS, definite, targets_of
 
 # %% ../../nbs/710_kip.ipynb #1b6204fa
@@ -65,7 +65,9 @@ def by_kernel(S:Coreset, data:Data, net, seed:tuple, part:str, runs=range(1), ti
               link:str='gaussian', # from mean and variance to probabilities: a name in `LINKS`
              ) -> list: # a row for each run
     "The regression of an endlessly wide network"
-    S, r, depth = without_steps(S, 'kernel'), r or S.meta.get('r', 1e-6), depth or S.meta.get('depth', 1)
+    r, depth = (S.meta.get(k, v) if own is None else own for k,v,own in (('r', 1e-6, r), ('depth', 1, depth)))
+    above_0('r', r); whole('depth', depth, 1)
+    S = without_steps(S, 'kernel')
     x, y, (X, labels) = S.x.double(), targets_of(S, data.K), getattr(data, part)
     K, to_probs = ntk(x, None, depth), choose(link, LINKS, 'link')
     probs = [to_probs(*kernel_ridge(K, ntk(b, x, depth), y, r, ntk_own(b, depth))) for b in X.to(x).split(1000)]

@@ -21,7 +21,7 @@ from ..learn import ENERGY, Learner, Method, Task
 from .frepo import network_source, of_targets, regressors, with_targets
 from ..metrics import summary
 from ..networks import Network, last_layer
-from ..options import Count, Natural, NonNegative, Positive
+from ..options import Count, Natural, NonNegative, Positive, above_0
 from ..ridge import definite, targets_of
 
 # %% ../../nbs/730_vbpc.ipynb #813ebebb
@@ -84,8 +84,10 @@ def by_vbpc(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(
             rho:float=None, gamma:float=None, # of prior and targets; None: the coreset's own, or 1 and 100
            ) -> list: # a row for each run
     "The predictive distribution of a last layer with a Gaussian posterior"
+    rho, gamma = (S.meta.get(k, v) if own is None else own for k,v,own in (('rho', 1., rho), ('gamma', 100., gamma)))
+    for k,v in dict(rho=rho, gamma=gamma).items(): above_0(k, v)
     S, o = without_steps(S, 'vbpc'), choose(protocol, PROTOCOLS, 'protocol') if protocol else None
-    rho, gamma, y = rho or S.meta.get('rho', 1.), gamma or S.meta.get('gamma', 100.), targets_of(S, data.K)
+    y = targets_of(S, data.K)
     x, labels = (t.to(S.x.device) for t in getattr(data, part))
     def row(theta):
         see = last_layer(net, theta, net.stats(theta, S.x))
@@ -127,6 +129,8 @@ RECIPES = {
     (None, None): dict(optimiser='adam', lr=.01, momentum=.9, average=0., steps=2000, every=200, select_evaluator='vbpc',
                        select_runs=2),
     ('digits', None): dict(net='convnet:width=64,depth=2', real=256),
+    **{(data, None): dict(net='convnet:width=64', real=256, pool=0, average=.99, steps=3000, every=300, lr_targets=.05,
+                          select_evaluator='vbpc-untrained') for data in ('mnist','cifar10')},
 }
 
 METHODS = {'vbpc': Method(vbpc, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'))}

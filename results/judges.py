@@ -1,0 +1,57 @@
+"""Coresets of closed forms under other judges than their own: wider features, trained features, students with learned and with hard labels.
+
+    python results/judges.py [KEY ...]
+
+takes the lines of results/closed.jsonl whose names begin so (none: all that have learned targets of a regression) and adds a line to
+results/judges.jsonl for each judge that has none yet, each beside as many random real images. What has a line is not judged again.
+"""
+import json, sys, time
+from pathlib import Path
+
+from bpc_nb.core import Coreset, provenance
+from bpc_nb.data import load
+from bpc_nb.evaluate import evaluate
+from bpc_nb.fast import accelerate
+from bpc_nb.networks import network
+
+HERE = Path(__file__).parent
+LINES = HERE/'judges.jsonl'
+WIDE = 'convnet:width=128'
+
+def hard(S:Coreset) -> Coreset: return S._replace(y=S.y.argmax(1), targets=False) # the class of its largest target
+
+JUDGES = { # name -> (network or None: the coreset's own, what is judged, options of `evaluate`)
+    'own features': (None, lambda S: S, dict(evaluator='ridge')),
+    'wide features': (WIDE, lambda S: S, dict(evaluator='ridge')),
+    'own features, variance': (None, lambda S: S, dict(evaluator='vbpc-untrained')),
+    'wide features, variance': (WIDE, lambda S: S, dict(evaluator='vbpc-untrained')),
+    'students, learned labels': (None, lambda S: S, dict(protocol='dc')),
+    'students, hard labels': (None, hard, dict(protocol='dc')),
+    'trained features': (None, lambda S: S, dict(evaluator='last-layer', protocol='dc'))}
+
+def lines(path:Path) -> list: return [json.loads(l) for l in path.read_text().splitlines()] if path.exists() else []
+
+def judged(line:dict, judge:str, data, runs:int=2) -> dict:
+    "A line"
+    net, of, how = JUDGES[judge]
+    S = Coreset.load(HERE/'coresets'/f"{line['key']}.safetensors")
+    own = line['config']['net']
+    if line['method'] in ('kip','ls') or own=='convnet': own = 'convnet:width=64'
+    began, fast = time.perf_counter(), accelerate(network(net or own, data.shape, data.K), compile=True)
+    found = evaluate(of(S), data, runs, net=fast, control=True, eight_bit=False, **how)
+    kept = {k:v for k,v in found.items() if k.split('_')[0] in ('accuracy','nll','ece') and 'runs' not in k}
+    return {k:line[k] for k in ('key','method','data','ipc','zca')} | dict(judge=judge, net=net or own, runs=runs) | kept \
+        | dict(seconds=round(time.perf_counter() - began), made=provenance())
+
+if __name__=='__main__':
+    sets = {}
+    for line in lines(HERE/'closed.jsonl'):
+        if not (HERE/'coresets'/f"{line['key']}.safetensors").exists() or not any(line['key'].startswith(k) for k in sys.argv[1:] or ['']): continue
+        name = line['data'].split()[0], line['zca']
+        if name not in sets: sets = {name: load(name[0], zca=name[1])} # one at a time
+        if not Coreset.load(HERE/'coresets'/f"{line['key']}.safetensors").targets: continue
+        for judge in JUDGES:
+            if any((r['key'], r['judge'])==(line['key'], judge) for r in lines(LINES)): continue
+            row = judged(line, judge, sets[name])
+            with open(LINES, 'a') as f: f.write(json.dumps(row) + '\n')
+            print({k:row[k] for k in ('method','data','ipc','judge','accuracy_mean','accuracy_mean_random','nll_mean','seconds')}, flush=True)
