@@ -17,7 +17,7 @@ from bpc_nb.distill import distill
 
 LINES = Path(__file__).with_suffix('.jsonl')
 FIRST = dict(net='convnet:width=64', real=256, pool=0, average=.99, lr=.01, zca=True)
-WAYS = {'whitened, fresh networks': {}, 'not whitened': dict(zca=False), 'a pool of ten': dict(pool=10), 'a third of the rate': dict(lr=.003)}
+WAYS = {'whitened, fresh networks': {}, 'not whitened': dict(zca=False), 'a pool of ten': dict(pool=10)}
 
 def curve(of:dict, limit:float, ipc:int=1) -> list: # [step, seconds, accuracy]
     "One run; a step's seconds are the median of all"

@@ -63,7 +63,7 @@ class Headless(nn.Module):
 
 @pytest.mark.parametrize('method', ['frepo', 'vbpc', 'exact'])
 def test_a_network_without_a_last_layer(home, method):
-    with pytest.raises(ValueError, match='net: Headless.*(feature extractor|no linear layer|way back)'): distill(method, 'digits', 1, net=Headless, progress=False)
+    with pytest.raises(ValueError, match='net: Headless.*(feature extractor|no linear layer|leads back)'): distill(method, 'digits', 1, net=Headless, progress=False)
 
 
 def test_more_examples_than_features_and_the_same_image_twice(home):
