@@ -53,7 +53,7 @@ def ridge(phi:Tensor, # features of the coreset (M,D)
     "The weights of a ridge regression"
     A, L, _, dual = factor(phi, r, w, dual)
     B = y.double() if w is None else w.double().sqrt()[:,None]*y
-    return A.T@torch.cholesky_solve(B, L) if dual else torch.cholesky_solve(A.T@B, L)
+    return (A.T@torch.cholesky_solve(B, L) if dual else torch.cholesky_solve(A.T@B, L)).to(phi) # solved in double precision
 
 # %% ../nbs/350_ridge.ipynb #554f62c9
 def variance(phi:Tensor, # features of the coreset (M,D)
