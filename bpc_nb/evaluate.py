@@ -26,12 +26,13 @@ from .options import whole
 from .progress import bar
 from .ranks import dealt, share
 from .spaces import space_of
-from .train import Trained, sgd, train
+from .train import DESCENTS, Trained, sgd, train
 
 # %% ../nbs/310_evaluate.ipynb #33efbcf8
 SIAMESE = 'color_crop_cutout_flip_scale_rotate' # the published strategy
 PROTOCOLS = dict(
     quick=dict(epochs=200, lr=.02, augment=SIAMESE), # a fifth of `mtt` at twice the step
+    brief=dict(epochs=50, lr=3e-4, optimiser='adam', weight_decay=0.), # a pool's networks in mid-life, FRePo's own step
     dc=dict(epochs=300, lr=.01),                     # DC's code where it does not augment
     **{'dc-mnist':dict(epochs=1000, lr=.01, augment='crop_scale_rotate45')}, # and for MNIST, where it does
     mtt=dict(epochs=1000, lr=.01, augment=SIAMESE))  # MTT, and the published code of the paper
@@ -65,8 +66,8 @@ def students(coreset:Coreset, # what they see
              net:Network, # what they are
              runs=5, # how many, or the numbers of some: a student depends on its number alone
              epochs:int=300, # passes over the coreset; a tenth of the step after half of them
-             lr:float=.01, # of SGD
-             momentum:float=.9, weight_decay:float=5e-4, batch:int=256,
+             lr:float=.01, # of the optimiser
+             momentum:float=.9, weight_decay:float=5e-4, batch:int=256, optimiser:str='sgd', # a name in `DESCENTS`
              augment:str='', # strategy of augmentation, a draw for each image; 'flip' is left out for grey images, everything for rows
              loss:str='cross_entropy',
              seed:int=0, # of initialisation, order and augmentation
@@ -81,11 +82,11 @@ def students(coreset:Coreset, # what they see
     tensors = [t for t in (coreset.x, coreset.y, coreset.w) if t is not None]
     E = energy(net.apply, fit_of(coreset, loss))
     if coreset.steps is not None: return in_order(E, theta, tensors, coreset.steps, at_once, tick)
-    state, half = Trained(theta, torch.zeros_like(theta)), epochs//2 + 1
+    state, half = DESCENTS[optimiser](E, lr).init(theta), epochs//2 + 1
     gens = lambda e: [stream(seed, 'student', r, 'epoch', e, device=coreset.x.device) for r in runs]
     for part,step in ((range(half), lr), (range(half, epochs), lr/10)):
         for state in train(E, state, tensors, part, gens, batch, augmentation(augment) if augment else None,
-                           lr=step, momentum=momentum, weight_decay=weight_decay, at_once=at_once):
+                           optimiser=optimiser, lr=step, momentum=momentum, weight_decay=weight_decay, at_once=at_once):
             if tick: tick(len(runs))
     return state.theta
 

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['ENERGY', 'IMAGES', 'SECOND', 'STARTS', 'OPTIMISERS', 'NOTED', 'Task', 'task_of', 'Leaf', 'soft_labels', 'rounded',
            'seen_in_8_bit', 'Learner', 'by_loss', 'learner_of', 'begun_by', 'staged', 'Method', 'without', 'kinds',
-           'learner', 'start_real', 'start_mix', 'start_noise', 'starts', 'sgd_step', 'adam_step', 'State', 'begun',
-           'shown', 'candidate', 'streams_of', 'one_each', 'slope', 'same_form', 'spread', 'moved', 'outer_step',
-           'sound', 'looked', 'slower', 'gathered', 'first_state', 'outer']
+           'learner', 'start_real', 'start_mix', 'start_noise', 'starts', 'sgd_step', 'State', 'begun', 'shown',
+           'candidate', 'streams_of', 'one_each', 'slope', 'same_form', 'spread', 'moved', 'outer_step', 'sound',
+           'looked', 'slower', 'gathered', 'first_state', 'outer']
 
 # %% ../nbs/400_learn.ipynb #554fb027
 import warnings
@@ -29,6 +29,7 @@ from .networks import Network
 from .options import Count, NonNegative, Positive, Share, one_of, options_of, whole
 from .progress import bar as progress_bar
 from .ranks import dealt, share, total, world
+from .train import adam_step
 
 # %% ../nbs/400_learn.ipynb #873f5e81
 class Task(NamedTuple):
@@ -189,11 +190,6 @@ def sgd_step(x, moments, g, lr, i, momentum=.5):
     "Descent with momentum; moments[0] is the velocity"
     v = momentum*moments[0] + g
     return x - lr*v, torch.stack([v, moments[1]])
-
-def adam_step(x, moments, g, lr, i, momentum=.5):
-    "Adam with beta1 = momentum, beta2 = 0.999"
-    m, v = momentum*moments[0] + (1-momentum)*g, .999*moments[1] + .001*g**2
-    return x - lr*(m/(1-momentum**(i+1)))/((v/(1-.999**(i+1))).sqrt() + 1e-8), torch.stack([m, v])
 
 OPTIMISERS = dict(sgd=sgd_step, adam=adam_step)
 

@@ -14,10 +14,11 @@ from torch import Generator, Tensor
 
 from ..core import Coreset
 from ..energy import energy, gradient
-from ..learn import ENERGY, IMAGES, Leaf, Learner, Method, Task, adam_step
+from ..learn import ENERGY, IMAGES, Leaf, Learner, Method, Task
 from ..networks import Network, features_of
 from ..options import Count, Natural, Positive
 from ..ridge import ridge, targets_of
+from ..train import adam_step
 
 # %% ../../nbs/720_frepo.ipynb #568ec514
 def ahead(y:Tensor) -> Tensor: # targets (M,K)
