@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from ..core import Coreset
 from ..data import load
 from ..energy import energy
+from ..images import NAMED
 from ..learn import ENERGY, IMAGES, SECOND, Leaf, Learner, Method, Task, soft_labels
 from .dd import RECIPES as DD, scheduled
 from .frepo import regressors
@@ -118,7 +119,7 @@ ORDERS = 'first', 'second'
 
 def ld(task:Task, # network and data
        order:Annotated[str, one_of(ORDERS)]='first', # a regression of the last layer, or a step of descent
-       base:str='', # data set of the images; '': the task's own
+       base:Annotated[str, one_of(('', 'digits', *NAMED))]='', # data set of the images; '': the task's own
        lr_labels:Positive=.01, # rate of a label
        inner:Count=50, # base images of a step
        real:Count=1024, # real images of a step
@@ -154,4 +155,4 @@ RECIPES = {
 }
 ALONE = *ENERGY, 'pixels', 'labels', 'lr', 'momentum', 'optimiser', 'decode'
 METHODS = {'ld': Method(ld, RECIPES, frozenset(), without=ALONE),
-           'sldd': Method(sldd, DD, frozenset(), without=(*ENERGY, *SECOND, 'labels', 'decode'))}
+           'sldd': Method(sldd, DD, frozenset(), without=(*ENERGY, *SECOND, 'labels'))}
