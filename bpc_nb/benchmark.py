@@ -6,9 +6,9 @@
 __all__ = ['SHAPES', 'EXPERTS', 'STUDENTS', 'BATCH', 'REAL', 'FAST', 'FLOORS', 'CONTENDERS', 'QUICK', 'descend', 'published',
            'Pair', 'unrolled', 'forward_kl', 'plain_match', 'Workload', 'subject', 'outer_steps', 'plain_experts',
            'plain_students', 'noise', 'our_experts', 'our_students', 'real_side', 'plain_matches', 'matches',
-           'plain_regression', 'one_graph', 'regressions', 'products', 'sweep', 'ahead_only', 'floor', 'formats',
-           'peak', 'give_back', 'work', 'enter', 'turn', 'measure', 'timing_row', 'ratios', 'as_list', 'workloads',
-           'bench', 'report']
+           'plain_regression', 'one_graph', 'regressions', 'graph_of_all', 'schedules', 'products', 'sweep',
+           'ahead_only', 'floor', 'formats', 'peak', 'give_back', 'work', 'enter', 'turn', 'measure', 'timing_row',
+           'ratios', 'as_list', 'workloads', 'bench', 'report']
 
 # %% ../nbs/920_benchmark.ipynb #0c105880
 import ctypes, os, re, subprocess, sys, time, timeit
@@ -35,6 +35,7 @@ from .experts import experts
 from .fast import accelerate, keep_memory
 from .methods.cd import cd
 from .methods.dc import dc
+from .methods.dd import dd
 from .methods.frepo import ahead, frepo, with_targets
 from .networks import flatten, network, to_module
 from .ridge import targets_of
@@ -113,7 +114,7 @@ EXPERTS, STUDENTS, BATCH, REAL = 2, 5, 128, 256 # networks to train; images in a
 
 class Workload(NamedTuple):
     "What is timed; 0 where it does not apply"
-    kind:str         # 'step', 'match', 'regression', 'epoch' or 'students'
+    kind:str         # 'step', 'match', 'regression', 'schedule', 'epoch' or 'students'
     shape:str        # a name in `SHAPES`
     net:str          # spec of the network
     ipc:int=0        # images per class of the coreset
@@ -123,7 +124,7 @@ class Workload(NamedTuple):
 
     def __str__(self):
         of = dict(step=f'ipc {self.ipc}, L {self.L}', match=f'ipc {self.ipc}, {REAL} real images a class',
-                  regression=f'ipc {self.ipc}, {REAL} real images',
+                  regression=f'ipc {self.ipc}, {REAL} real images', schedule=f'ipc {self.ipc}, {self.L} steps, {REAL} real images',
                   epoch=f'{self.images} of {SHAPES[self.shape][1]} images, {EXPERTS} experts',
                   students=f'ipc {self.ipc}, {STUDENTS} students, {self.epochs} epochs')
         return f'{self.kind}: {self.shape}, {of[self.kind]}'
@@ -247,6 +248,29 @@ def regressions(w:Workload, **fast): # of `accelerate`
     state = begun(S, l, [stream(0)])
     return lambda: outer_step(state, S, l, stream(0))[0].leaves['x']
 
+# %% ../nbs/920_benchmark.ipynb #182b2096
+def graph_of_all(w:Workload):
+    "The loss after a student's steps, and its gradient through one graph"
+    (net, S, gen), D = subject(w), real_side(w)
+    first, classes = net.init(gen), F.cross_entropy
+    def go():
+        x, theta = S.x.clone().requires_grad_(), first.clone().requires_grad_()
+        rates = torch.full((w.L,), .02, requires_grad=True)
+        for rate in rates:
+            slope, = torch.autograd.grad(classes(net.apply(theta, x), S.y), theta, create_graph=True)
+            theta = theta - rate*slope
+        g, _ = torch.autograd.grad(classes(net.apply(theta, D.x[:REAL]), D.y[:REAL]), [x, rates])
+        return S.x - g
+    return go
+
+def schedules(w:Workload, **fast): # of `accelerate`
+    "A step of `dd`"
+    net, S, gen = subject(w)
+    l = dd(task_of(net, fast, noise(real_side(w))), epochs=w.L, real=REAL, known=True)
+    S = l.begin(S, gen)
+    state = begun(S, l)
+    return lambda: outer_step(state, S, l, gen)[0].leaves['x']
+
 # %% ../nbs/920_benchmark.ipynb #25e838ee
 def products(net, x, dtype, layout) -> list: # of (function, input, weight)
     "The convolutions and matrix products of a network on images x, each by itself"
@@ -302,6 +326,7 @@ CONTENDERS = dict( # kind -> name -> function of a workload
           | formats(partial(outer_steps, cd)) | FLOORS,
     match={'published recipe': plain_matches} | formats(matches),
     regression={'one graph': one_graph} | formats(regressions) | FLOORS,
+    schedule={'graph of all': graph_of_all} | formats(schedules),
     epoch={'one by one': plain_experts} | formats(our_experts) | FLOORS,
     students={'one by one': plain_students} | formats(our_students) | FLOORS)
 
@@ -391,13 +416,13 @@ def workloads(shape, kinds, ipc, L, net, images, epochs) -> list: # as in `bench
     for name,vs in dict(ipc=ipc, L=L, images=images, epochs=epochs).items(): [whole(name, v, 1) for v in as_list(vs)]
     for s in as_list(shape): network(net, choose(s, SHAPES, 'shape')[0], 10) # an error here, not in ten processes
     of = dict(step=[dict(ipc=i, L=l) for i in as_list(ipc) for l in as_list(L)], match=[dict(ipc=i) for i in as_list(ipc)],
-              regression=[dict(ipc=i) for i in as_list(ipc)],
+              regression=[dict(ipc=i) for i in as_list(ipc)], schedule=[dict(ipc=i, L=l) for i in as_list(ipc) for l in as_list(L)],
               epoch=[dict(images=images)], students=[dict(ipc=i, epochs=epochs) for i in as_list(ipc)])
     return [Workload(k, s, net, **o) for s in as_list(shape) for k in as_list(kinds) for o in choose(k, of, 'kind')]
 
 # %% ../nbs/920_benchmark.ipynb #b14235fd
 def bench(shape:str='cifar', # of the images: cifar, mnist or digits
-          kinds:str='step,epoch,students', # what to time; also match, regression
+          kinds:str='step,epoch,students', # what to time; also match, regression, schedule
           ipc:int|tuple=10, # images per class; several as 1,10,50
           L:int|tuple=20, # steps of the chain; several as 10,20,30
           net:str='convnet', # network of all contenders
