@@ -173,7 +173,7 @@ def start_of(data:Data, ipc:int, config:dict, task:Task, l:Learner, seed:int=0, 
         if b and b.begin: S = b.begin(S, stream(seed, 'choice'))
     if S.targets and first and l.loss: raise ValueError(f"start: {config['start']} makes targets of a regression, "
                                               "which other methods cannot start from; take real, mix, noise or a method that chooses")
-    if S.y.is_floating_point() and l.loss and not S.targets and 'labels' not in config:
+    if S.y.is_floating_point() and l.loss and not S.targets and 'labels' not in config and 'y' not in l.leaves:
         raise ValueError(f"start: {config['start']} makes soft labels, and this method goes class by class; take real, mix, noise or "
                          "a method that keeps the labels")
     return stored(S, config.get('decode', 'identity'))

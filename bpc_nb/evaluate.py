@@ -45,6 +45,7 @@ def in_order(E:Callable, theta, # (R,P), fresh networks
     "Students that take a coreset's own steps: plain descent, batch by batch, in order"
     if not 1 <= steps.shape[1] <= len(tensors[0]) or len(tensors[0].chunk(steps.shape[1]))!=steps.shape[1]:
         raise ValueError(f"steps: {steps.shape[1]} steps an epoch cannot be dealt to {len(tensors[0])} examples in equal parts")
+    if not steps.min() > 0: raise ValueError(f"steps: found a step size of {steps.min():.3g} in the coreset; expected numbers above 0")
     for rates in steps.tolist():
         for batch,lr in zip(zip(*(t.chunk(len(rates)) for t in tensors)), rates):
             rows = [t.expand(len(theta), *t.shape) for t in batch]

@@ -142,6 +142,7 @@ def same_on_all(options:dict):
 # %% ../nbs/030_ranks.ipynb #c8303002
 def auto(device:str='auto') -> str: # 'cpu', 'cuda' or 'auto'
     "The device that is there, for ranks of one machine a GPU each"
+    if device=='mps': raise ValueError("device: 'mps' has no double precision, which samplers and regressions here take; use cpu")
     gpus, local = torch.cuda.device_count() if torch.cuda.is_available() else 0, int(os.environ.get('LOCAL_RANK', 0))
     if choose(device, ('cpu','cuda','auto'), 'device')=='cuda' and not gpus:
         raise ValueError("device: 'cuda' was asked for, but torch sees no GPU; use cpu or auto")

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['FEATURES', 'MOST_BYTES', 'FIRST', 'MOST', 'RECIPES', 'METHODS', 'kept', 'told_apart', 'expert_features',
            'of_each_class', 'choice', 'linear', 'gaussian', 'columns', 'herd', 'herded', 'kernel_herded', 'centred',
-           'events', 'forgotten', 'by_score', 'random', 'herding', 'kernel_herding', 'k_center', 'forgetting', 'by_net']
+           'events', 'forgotten', 'by_score', 'random', 'herding', 'kernel_herding', 'k_center', 'forgetting',
+           'k_means', 'by_net']
 
 # %% ../../nbs/500_select.ipynb #575d4258
 import hashlib
@@ -188,6 +189,18 @@ def forgetting(task:Task, # data and experts
         return S._replace(x=x[i].to(S.x), y=y[i].to(S.y), meta=S.meta | dict(chosen=i.tolist()))
     return of
 
+# %% ../../nbs/500_select.ipynb #a2243602
+def k_means(task:Task): # `(coreset, gen) -> coreset`
+    "Centres of k-means in each class, in pixels; the average of a class where there is one image of it"
+    def of(S:Coreset, gen:Generator):
+        from sklearn.cluster import KMeans
+        x, y = task.data.train
+        m, seed = len(S.y)//task.data.K, torch.randint(2**31, (), generator=gen, device=gen.device).item()
+        fit = lambda f: torch.tensor(KMeans(m, n_init=1, random_state=seed).fit(f.numpy()).cluster_centers_)
+        centres = torch.cat([fit(x[y==k].flatten(1)) for k in range(task.data.K)])
+        return S._replace(x=centres.view_as(S.x).to(S.x), y=torch.arange(task.data.K).repeat_interleave(m).to(S.y))
+    return of
+
 # %% ../../nbs/500_select.ipynb #14274136
 RECIPES = {
     ('digits', None): dict(net='convnet:width=64,depth=2', experts=dict(n=10)), # as `cd`
@@ -200,4 +213,5 @@ METHODS = {'random': Method(random, RECIPES, frozenset(), steps=False),
            'herding': Method(herding, RECIPES, by_net, steps=False),
            'kernel-herding': Method(kernel_herding, RECIPES, by_net, steps=False),
            'k-center': Method(k_center, RECIPES, by_net, steps=False),
-           'forgetting': Method(forgetting, RECIPES, steps=False)}
+           'forgetting': Method(forgetting, RECIPES, steps=False),
+           'k-means': Method(k_means, RECIPES, frozenset(), steps=False)}
