@@ -299,7 +299,7 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
          skip_bad:bool=False, # leave out images that cannot be decoded?
          label:str=None, # column of the classes, where the source is a table
          text:str=None, # column of the sentences, where the source is a table with one
-         length:int=None, # words of a sentence; None: as many as the longest training sentence has
+         length:int=None, # words of a sentence, longer ones are cut; None: long enough for 99 in 100 training sentences
         ) -> Data:
     "Labelled images, rows or sentences from anywhere, split, normalised and, on request, whitened"
     size, seed = as_size(size), whole('seed', seed, 0)
