@@ -5,12 +5,11 @@
 # %% auto #0
 __all__ = ['RECIPES', 'EVALUATORS', 'METHODS', 'tdd', 'as_words', 'off_words', 'bags', 'discriminant', 'by_bags']
 
-# %% ../../nbs/820_words.ipynb #95dfb115
+# %% ../../nbs/820_words.ipynb #3fa58d9c
 from typing import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..core import Coreset
 from ..data import Data
@@ -22,14 +21,14 @@ from ..options import Count, Natural, NonNegative, Positive
 from ..ridge import targets_of
 from ..spaces import nearest
 
-# %% ../../nbs/820_words.ipynb #2782b08f
+# %% ../../nbs/820_words.ipynb #0dc4d6dd
 def tdd(task:Task, # network and data
         sentences:bool=True, # learned; else real ones, which is the control
         soft:bool=True, # labels learned, too; else the classes
-        lr_labels:Positive=.1, # rate of the numbers behind a label
+        lr_labels:Positive=.05, # rate of the numbers behind a label
         sure:NonNegative=4., # how far a label's own class is ahead at the start
-        epochs:Count=6, # passes that a student makes over the sentences
-        batches:Count=1, rate:Positive=.2, lr_rates:NonNegative=.05, # steps of a pass, their size at the start, the rate of sizes; 0: they stay
+        epochs:Count=8, # passes that a student makes over the sentences
+        batches:Count=1, rate:Positive=.2, lr_rates:NonNegative=.02, # steps of a pass, their size at the start, the rate of sizes; 0: they stay
         known:bool=True, # one initialisation, which the coreset keeps; else a new one in each step
         real:Count=256, # real sentences of the outer loss
         stride:Count=1, # weights kept: of every step, every second ...; the others are computed again
@@ -40,7 +39,7 @@ def tdd(task:Task, # network and data
     leaves = {k:leaf for k,leaf,moves in (('x', IMAGES, sentences), ('y', labels, soft)) if moves}
     return scheduled(task, epochs, batches, rate, lr_rates, known, real, stride, window, leaves)
 
-# %% ../../nbs/820_words.ipynb #81a3cee8
+# %% ../../nbs/820_words.ipynb #7db23d04
 def as_words(S:Coreset) -> Coreset:
     "Every vector replaced by that of the nearest word"
     if S.words is None: raise ValueError("coreset: it has no vectors of words, so none can be the nearest; take one that was learned from a text")
@@ -51,7 +50,7 @@ def off_words(S:Coreset) -> float:
     away, words = (S.x.cpu() - as_words(S).x.cpu()).square().sum(-1).mean(), S.words[1:]
     return (away/(2*words.var(0, correction=0).sum())).sqrt().item()
 
-# %% ../../nbs/820_words.ipynb #321fef81
+# %% ../../nbs/820_words.ipynb #6d257ca9
 def bags(x:Tensor) -> Tensor: # (N,length,D) -> (N,D)
     "The mean of a sentence's vectors; zeros behind its end do not count"
     n = (x!=0).any(-1).sum(-1, keepdim=True).clamp(min=1)
@@ -79,9 +78,9 @@ def by_bags(S:Coreset, # what is seen
     votes = labels[torch.cdist(g, f).topk(k, largest=False).indices].mean(1)
     return [summary((k*votes.clamp(min=0) + 1/data.K)/(k*votes.clamp(min=0).sum(1, keepdim=True) + 1), y)]*len(runs)
 
-# %% ../../nbs/820_words.ipynb #4873f675
+# %% ../../nbs/820_words.ipynb #cb4ebeb9
 RECIPES = {
-    (None, None): dict(optimiser='adam', lr=.1, momentum=.5, average=0., steps=400, every=50, select_runs=1),
+    (None, None): dict(optimiser='adam', lr=.04, momentum=.5, average=0., steps=200, every=40, select_runs=1),
     ('sequences', None): dict(net='textconv:width=32'),
 }
 
