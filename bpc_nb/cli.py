@@ -634,7 +634,8 @@ def bpc_completion(shell:str='bash', # or zsh
               '--device': ['auto','cpu','cuda'], '--net': [*NETWORKS]}
     if json: return dict(commands=flags, values=values)
     case = lambda of, n: '\n'.join(f"{' '*n}{k}) words=\"{' '.join(v)}\" ;;" for k,v in of.items())
-    data = {c:['digits', *NAMED, *TEXTS]*(c in ('distill','plan','experts','data')) + v for c,v in flags.items()} | dict(completion=['bash','zsh'])
+    sets = ['digits', *NAMED, *TEXTS]
+    data = {c:sets*(c in ('distill','plan','experts','data')) + v for c,v in flags.items()} | dict(completion=['bash','zsh'])
     head = 'autoload -Uz compinit bashcompinit && compinit -u && bashcompinit\n'*(shell=='zsh')
     return head + SCRIPT.format(commands=' '.join(COMMANDS), values=case(values, 6), options=case(data, 8))
 

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ZCA_LIMIT', 'Split', 'Data', 'draw', 'of_table', 'by_class', 'pairs', 'weights_by_class', 'deal', 'hold', 'apart',
            'float_batches', 'normaliser', 'whitening', 'fit', 'apply', 'standardiser', 'read_rows', 'of_images',
-           'parts_of', 'share_of_rare', 'load_text', 'origin', 'limits', 'recipe_of', 'noted', 'load', 'same', 'match',
-           'same_table', 'listed', 'refit', 'in_words_of', 'overview']
+           'parts_of', 'share_of_rare', 'load_text', 'origin', 'limits', 'recipe_of', 'noted', 'parted', 'load', 'same',
+           'match', 'same_table', 'listed', 'refit', 'in_words_of', 'overview']
 
 # %% ../nbs/110_data.ipynb #a2fa17d6
 import hashlib, os, warnings
@@ -286,6 +286,21 @@ def noted(name:str, meta:dict, recipe:dict, x:Tensor) -> dict: # meta: of the re
     what = of_table(meta) or dict(range=limits(x), skipped=meta.get('skipped', []))
     return dict(name=name, checksum=meta['checksum'], recipe=recipe, **what)
 
+# %% ../nbs/110_data.ipynb #401f6f8f
+def parted(name:str, x:Tensor, y:Tensor, meta:dict, # as `read` gives them
+           recipe:dict, held_out, folds, fold, seed, # as in `load`
+           table:dict) -> Data: # the column of classes; nothing where examples are images
+    "Examples that were read, split and normalised"
+    i, test, fold = apart(y, meta['n'], folds, fold, stream(seed, 'folds'), meta['classes'])
+    held = hold(y[i], held_out, stream(seed, 'held'))
+    i, out = i[~held], i[held]
+    part = lambda j: Split(apply(transform, float_batches(x, j), len(j), x.shape[1:]), y[j])
+    recipe |= ({} if fold is None else dict(folds=int(folds), fold=fold)) | table
+    transform = (standardiser(x[i], numeric(columns_of(meta, x.shape[1])))
+                 if table else fit(lambda: float_batches(x, i), x.shape[1:], recipe['zca'], origin(meta['checksum'], recipe)))
+    note = noted(name, meta, recipe, x)
+    return Data(note['name'], part(i), part(out), part(test), tuple(meta['classes']), transform, note)
+
 # %% ../nbs/110_data.ipynb #e79bcc4c
 def load(source='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of these
          root:str=None, # folder with the named sets; None: $BPC_DATA, else ~/.cache/bpc_nb/data
@@ -312,16 +327,8 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
     x, y = t['x'], t['y']
     if len(meta['classes']) < 2: raise ValueError(f"data: all {space_of(x).item}s of {name} are of one class, {meta['classes'][0]!r}; "
                                                   "a classifier needs two classes or more")
-    i, test, fold = apart(y, meta['n'], folds, fold, stream(seed, 'folds'), meta['classes'])
-    held = hold(y[i], held_out, stream(seed, 'held'))
-    i, out = i[~held], i[held]
-    part = lambda j: Split(apply(transform, float_batches(x, j), len(j), x.shape[1:]), y[j])
-    recipe = recipe_of(source, dict(size=size, zca=bool(zca), held_out=held_out, seed=seed, skip_bad=bool(skip_bad)),
-                       {} if fold is None else dict(folds=int(folds), fold=fold), dict(label=label) if rows else {})
-    transform = (standardiser(x[i], numeric(columns_of(meta, x.shape[1])))
-                 if rows else fit(lambda: float_batches(x, i), x.shape[1:], zca, origin(meta['checksum'], recipe)))
-    note = noted(name, meta, recipe, x)
-    return Data(note['name'], part(i), part(out), part(test), tuple(meta['classes']), transform, note)
+    recipe = recipe_of(source, dict(size=size, zca=bool(zca), held_out=held_out, seed=seed, skip_bad=bool(skip_bad)))
+    return parted(name, x, y, meta, recipe, held_out, folds, fold, seed, dict(label=label) if rows else {})
 
 # %% ../nbs/110_data.ipynb #ee96d3e2
 def same(a:Transform, b:Transform): # bool

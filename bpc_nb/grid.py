@@ -45,7 +45,9 @@ def own(cell:dict) -> dict:
     return {k:v for k,v in cell.items() if k not in CELL and k not in MARKS and k!='config'}
 
 @cache
-def can_be(net:str): network(net, (64,64) if net.partition(':')[0] in SERIAL else (3,64,64), 10) # whether its options are some; a cell's own shape is met when its data is
+def can_be(net:str):
+    "Whether a network's options are some; a cell's own shape is met when its data is"
+    network(net, (64,64) if net.partition(':')[0] in SERIAL else (3,64,64), 10)
 
 def check_cell(cell:dict) -> dict: # fields with their defaults -> with its configuration
     "One sentence for an unknown field or value, before anything runs"

@@ -422,8 +422,8 @@ def signed(net:Network, shape) -> Network: # (C,H,W)
     return net._replace(name=f"{net.name}@{hashlib.sha256(repr((net.shapes, order)).encode()).hexdigest()[:6]}")
 
 # %% ../nbs/130_networks.ipynb #be3fdf5d
-NETWORKS = dict(convnet=convnet, mlp=mlp, logistic=logistic, shallow=shallow, lenet=lenet, alexnet=alexnet, vgg11=vgg11, resnet18=resnet18,
-                textconv=textconv, bilstm=bilstm)
+NETWORKS = dict(convnet=convnet, mlp=mlp, logistic=logistic, shallow=shallow, lenet=lenet, alexnet=alexnet, vgg11=vgg11,
+                resnet18=resnet18, textconv=textconv, bilstm=bilstm)
 FLAT = 'mlp', 'logistic', 'shallow' # take rows (B,D), images and sentences alike
 SERIAL = 'textconv', 'bilstm' # take sentences (B,length,D) alone
 
@@ -476,7 +476,8 @@ def features_of(net:Network, method:str) -> Callable: # `(theta, x) -> [...]`
     "A network's features, or one sentence where it shows none"
     if net.features: return net.features
     raise ValueError(f"net: {net.name} has no feature extractor, which {method} needs; "
-                     "take convnet, mlp, lenet, alexnet, vgg11, resnet18, textconv or bilstm, or an nn.Sequential of your own that ends in an nn.Linear")
+                     "take convnet, mlp, lenet, alexnet, vgg11, resnet18, textconv or bilstm, "
+                     "or an nn.Sequential of your own that ends in an nn.Linear")
 
 # %% ../nbs/130_networks.ipynb #362be1c9
 def centres(f:Tensor, # features (B,...), class by class

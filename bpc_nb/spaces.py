@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SPACES', 'Column', 'columns_of', 'in_words', 'label_columns', 'as_table', 'write_table', 'write_rows', 'save_table',
-           'show_table', 'nearest', 'sentences_of', 'as_text', 'write_text', 'show_text', 'Space', 'space_of',
+           'show_table', 'nearest_words', 'sentences_of', 'as_text', 'write_text', 'show_text', 'Space', 'space_of',
            'preview']
 
 # %% ../nbs/060_spaces.ipynb #23e84db7
@@ -92,7 +92,7 @@ def show_table(s:Coreset, # of rows
     return '\n'.join('  '.join(v.rjust(w) for v,w in zip(r, wide)) for r in cells) + more
 
 # %% ../nbs/060_spaces.ipynb #78341e70
-def nearest(x:Tensor, # vectors (...,D)
+def nearest_words(x:Tensor, # vectors (...,D)
             words:Tensor, # (V,D)
            ) -> Tensor: # (...) int64
     "The number of the word whose vector is nearest to each"
@@ -104,7 +104,7 @@ def sentences_of(s:Coreset, x:Tensor=None) -> list: # x: other sequences (N,leng
     x = s.x if x is None else x
     if s.words is None: return [f'{x.shape[1]} vectors of {x.shape[2]} numbers']*len(x)
     names = s.meta['text']['words']
-    return [' '.join(names[i] for i in ids if i) for ids in nearest(x, s.words).tolist()]
+    return [' '.join(names[i] for i in ids if i) for ids in nearest_words(x, s.words).tolist()]
 
 # %% ../nbs/060_spaces.ipynb #000882da
 def as_text(s:Coreset) -> tuple: # head, rows

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RECIPES', 'EVALUATORS', 'METHODS', 'tdd', 'as_words', 'off_words', 'bags', 'discriminant', 'by_bags']
 
-# %% ../../nbs/820_words.ipynb #3fa58d9c
+# %% ../../nbs/820_words.ipynb #d21a0ad6
 from typing import Callable
 
 import torch
@@ -19,16 +19,18 @@ from ..metrics import summary
 from ..networks import Network
 from ..options import Count, Natural, NonNegative, Positive
 from ..ridge import targets_of
-from ..spaces import nearest
+from ..spaces import nearest_words
 
-# %% ../../nbs/820_words.ipynb #0dc4d6dd
+# %% ../../nbs/820_words.ipynb #4d037a4b
 def tdd(task:Task, # network and data
         sentences:bool=True, # learned; else real ones, which is the control
         soft:bool=True, # labels learned, too; else the classes
         lr_labels:Positive=.05, # rate of the numbers behind a label
         sure:NonNegative=4., # how far a label's own class is ahead at the start
         epochs:Count=8, # passes that a student makes over the sentences
-        batches:Count=1, rate:Positive=.2, lr_rates:NonNegative=.02, # steps of a pass, their size at the start, the rate of sizes; 0: they stay
+        batches:Count=1, # steps of a pass
+        rate:Positive=.2, # size of a step at the start
+        lr_rates:NonNegative=.02, # rate at which step sizes are learned; 0: they stay
         known:bool=True, # one initialisation, which the coreset keeps; else a new one in each step
         real:Count=256, # real sentences of the outer loss
         stride:Count=1, # weights kept: of every step, every second ...; the others are computed again
@@ -39,18 +41,19 @@ def tdd(task:Task, # network and data
     leaves = {k:leaf for k,leaf,moves in (('x', IMAGES, sentences), ('y', labels, soft)) if moves}
     return scheduled(task, epochs, batches, rate, lr_rates, known, real, stride, window, leaves)
 
-# %% ../../nbs/820_words.ipynb #7db23d04
+# %% ../../nbs/820_words.ipynb #db862961
 def as_words(S:Coreset) -> Coreset:
     "Every vector replaced by that of the nearest word"
-    if S.words is None: raise ValueError("coreset: it has no vectors of words, so none can be the nearest; take one that was learned from a text")
-    return S._replace(x=S.words[nearest(S.x, S.words)].to(S.x))
+    if S.words is None: raise ValueError("coreset: it has no vectors of words, so none can be the nearest; "
+                                         "take one that was learned from a text")
+    return S._replace(x=S.words[nearest_words(S.x, S.words)].to(S.x))
 
 def off_words(S:Coreset) -> float:
     "How far vectors are from their words, in units of the root mean square distance of two words"
     away, words = (S.x.cpu() - as_words(S).x.cpu()).square().sum(-1).mean(), S.words[1:]
     return (away/(2*words.var(0, correction=0).sum())).sqrt().item()
 
-# %% ../../nbs/820_words.ipynb #6d257ca9
+# %% ../../nbs/820_words.ipynb #8a15a8f9
 def bags(x:Tensor) -> Tensor: # (N,length,D) -> (N,D)
     "The mean of a sentence's vectors; zeros behind its end do not count"
     n = (x!=0).any(-1).sum(-1, keepdim=True).clamp(min=1)
@@ -70,7 +73,8 @@ def by_bags(S:Coreset, # what is seen
             k:Natural=0, # neighbours that vote; 0: the nearest mean of a class
            ) -> list: # a row for each run
     "Bags of words: the nearest class, or the labels of the nearest sentences"
-    if S.x.ndim!=3: raise ValueError(f"evaluator: bag is for sentences, and the coreset's examples are {tuple(S.x.shape[1:])}; take students or knn")
+    if S.x.ndim!=3: raise ValueError(f"evaluator: bag is for sentences, and the coreset's examples are {tuple(S.x.shape[1:])}; "
+                                     "take students or knn")
     if not 0 <= k <= len(S.x): raise ValueError(f"k: found {k} neighbours; expected 0 to {len(S.x)}, the sentences of the coreset")
     x, y = (t.to(S.x.device) for t in getattr(data, part))
     f, g, labels = bags(S.x), bags(x), targets_of(S, data.K).to(S.x) + (0 if S.targets else 1/data.K)
@@ -78,7 +82,7 @@ def by_bags(S:Coreset, # what is seen
     votes = labels[torch.cdist(g, f).topk(k, largest=False).indices].mean(1)
     return [summary((k*votes.clamp(min=0) + 1/data.K)/(k*votes.clamp(min=0).sum(1, keepdim=True) + 1), y)]*len(runs)
 
-# %% ../../nbs/820_words.ipynb #cb4ebeb9
+# %% ../../nbs/820_words.ipynb #25779d1e
 RECIPES = {
     (None, None): dict(optimiser='adam', lr=.04, momentum=.5, average=0., steps=200, every=40, select_runs=1),
     ('sequences', None): dict(net='textconv:width=32'),
