@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RECIPES', 'EVALUATORS', 'METHODS', 'tdd', 'as_words', 'off_words', 'bags', 'discriminant', 'by_bags']
 
-# %% ../../nbs/820_words.ipynb #d21a0ad6
+# %% ../../nbs/820_words.ipynb #5f667e3b
 from typing import Callable
 
 import torch
@@ -21,7 +21,7 @@ from ..options import Count, Natural, NonNegative, Positive
 from ..ridge import targets_of
 from ..spaces import nearest_words
 
-# %% ../../nbs/820_words.ipynb #4d037a4b
+# %% ../../nbs/820_words.ipynb #0bd1cec5
 def tdd(task:Task, # network and data
         sentences:bool=True, # learned; else real ones, which is the control
         soft:bool=True, # labels learned, too; else the classes
@@ -29,7 +29,7 @@ def tdd(task:Task, # network and data
         sure:NonNegative=4., # how far a label's own class is ahead at the start
         epochs:Count=8, # passes that a student makes over the sentences
         batches:Count=1, # steps of a pass
-        rate:Positive=.2, # size of a step at the start
+        rate:Positive=.3, # size of a step at the start
         lr_rates:NonNegative=.02, # rate at which step sizes are learned; 0: they stay
         known:bool=True, # one initialisation, which the coreset keeps; else a new one in each step
         real:Count=256, # real sentences of the outer loss
@@ -41,7 +41,7 @@ def tdd(task:Task, # network and data
     leaves = {k:leaf for k,leaf,moves in (('x', IMAGES, sentences), ('y', labels, soft)) if moves}
     return scheduled(task, epochs, batches, rate, lr_rates, known, real, stride, window, leaves)
 
-# %% ../../nbs/820_words.ipynb #db862961
+# %% ../../nbs/820_words.ipynb #74bcddfe
 def as_words(S:Coreset) -> Coreset:
     "Every vector replaced by that of the nearest word"
     if S.words is None: raise ValueError("coreset: it has no vectors of words, so none can be the nearest; "
@@ -53,7 +53,7 @@ def off_words(S:Coreset) -> float:
     away, words = (S.x.cpu() - as_words(S).x.cpu()).square().sum(-1).mean(), S.words[1:]
     return (away/(2*words.var(0, correction=0).sum())).sqrt().item()
 
-# %% ../../nbs/820_words.ipynb #8a15a8f9
+# %% ../../nbs/820_words.ipynb #965ec984
 def bags(x:Tensor) -> Tensor: # (N,length,D) -> (N,D)
     "The mean of a sentence's vectors; zeros behind its end do not count"
     n = (x!=0).any(-1).sum(-1, keepdim=True).clamp(min=1)
@@ -82,10 +82,11 @@ def by_bags(S:Coreset, # what is seen
     votes = labels[torch.cdist(g, f).topk(k, largest=False).indices].mean(1)
     return [summary((k*votes.clamp(min=0) + 1/data.K)/(k*votes.clamp(min=0).sum(1, keepdim=True) + 1), y)]*len(runs)
 
-# %% ../../nbs/820_words.ipynb #25779d1e
+# %% ../../nbs/820_words.ipynb #7eec54d4
 RECIPES = {
-    (None, None): dict(optimiser='adam', lr=.04, momentum=.5, average=0., steps=200, every=40, select_runs=1),
-    ('sequences', None): dict(net='textconv:width=32'),
+    (None, None): dict(optimiser='adam', lr=.05, momentum=.5, average=0., steps=100, every=10, select_runs=1),
+    ('sequences', None): dict(net='textconv:width=16'),
+    ('sst2', None): dict(rate=.2),
 }
 
 EVALUATORS = dict(bag=by_bags)
