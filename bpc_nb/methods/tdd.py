@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RECIPES', 'EVALUATORS', 'METHODS', 'tdd', 'as_words', 'off_words', 'bags', 'discriminant', 'by_bags']
 
-# %% ../../nbs/820_words.ipynb #5f667e3b
+# %% ../../nbs/820_words.ipynb #0255a874
 from typing import Callable
 
 import torch
@@ -21,7 +21,7 @@ from ..options import Count, Natural, NonNegative, Positive
 from ..ridge import targets_of
 from ..spaces import nearest_words
 
-# %% ../../nbs/820_words.ipynb #0bd1cec5
+# %% ../../nbs/820_words.ipynb #27b26957
 def tdd(task:Task, # network and data
         sentences:bool=True, # learned; else real ones, which is the control
         soft:bool=True, # labels learned, too; else the classes
@@ -41,7 +41,7 @@ def tdd(task:Task, # network and data
     leaves = {k:leaf for k,leaf,moves in (('x', IMAGES, sentences), ('y', labels, soft)) if moves}
     return scheduled(task, epochs, batches, rate, lr_rates, known, real, stride, window, leaves)
 
-# %% ../../nbs/820_words.ipynb #74bcddfe
+# %% ../../nbs/820_words.ipynb #da39ef32
 def as_words(S:Coreset) -> Coreset:
     "Every vector replaced by that of the nearest word"
     if S.words is None: raise ValueError("coreset: it has no vectors of words, so none can be the nearest; "
@@ -53,7 +53,7 @@ def off_words(S:Coreset) -> float:
     away, words = (S.x.cpu() - as_words(S).x.cpu()).square().sum(-1).mean(), S.words[1:]
     return (away/(2*words.var(0, correction=0).sum())).sqrt().item()
 
-# %% ../../nbs/820_words.ipynb #965ec984
+# %% ../../nbs/820_words.ipynb #9dea2647
 def bags(x:Tensor) -> Tensor: # (N,length,D) -> (N,D)
     "The mean of a sentence's vectors; zeros behind its end do not count"
     n = (x!=0).any(-1).sum(-1, keepdim=True).clamp(min=1)
@@ -82,7 +82,7 @@ def by_bags(S:Coreset, # what is seen
     votes = labels[torch.cdist(g, f).topk(k, largest=False).indices].mean(1)
     return [summary((k*votes.clamp(min=0) + 1/data.K)/(k*votes.clamp(min=0).sum(1, keepdim=True) + 1), y)]*len(runs)
 
-# %% ../../nbs/820_words.ipynb #7eec54d4
+# %% ../../nbs/820_words.ipynb #293f918e
 RECIPES = {
     (None, None): dict(optimiser='adam', lr=.05, momentum=.5, average=0., steps=100, every=10, select_runs=1),
     ('sequences', None): dict(net='textconv:width=16'),
