@@ -26,7 +26,7 @@ from . import __version__
 from .benchmark import bench
 from .budget import Choice, chosen, countdown, experts_in_time, pictures, sound_minutes
 from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, stream, within_memory, write_atomic
-from .data import NAMED, Data, load, overview
+from .data import Data, load, overview
 from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
@@ -37,6 +37,7 @@ from .images import own_name
 from .grid import grid, transfer, waiting, whole_data
 from .learn import kinds, outer
 from .metrics import METRICS, accuracy
+from .images import NAMED, TEXTS
 from .networks import NETWORKS, default_net, network
 from .options import options_of, plain, rules
 from .plan import plan
@@ -422,7 +423,7 @@ def use_in_words(S:Coreset) -> dict:
                             f'{len(S.steps)} epochs of {S.steps.shape[1]}, {of(S.steps)}')
 
 def bpc_show(file, # a coreset
-             out:str=None, # PNG to write, or CSV of a table's rows (default: beside the coreset)
+             out:str=None, # PNG to write, CSV of a table's rows or TSV of sentences (default: beside the coreset)
              json:bool=False, # print one JSON object
             ):
     "Say what is in a coreset file, and draw it"
@@ -453,7 +454,7 @@ def bpc_list(json:bool=False, # print one JSON object
     "Name all methods, data sets, networks, energies, protocols, decoders, evaluators, metrics, spaces"
     found = dict(
         methods=[*registry()],
-        datasets=['digits', *NAMED],
+        datasets=['digits', *NAMED, *TEXTS],
         networks=[*NETWORKS, 'torchvision:NAME'],
         energies=[*LOSSES],
         protocols=[*PROTOCOLS],
@@ -633,7 +634,8 @@ def bpc_completion(shell:str='bash', # or zsh
               '--device': ['auto','cpu','cuda'], '--net': [*NETWORKS]}
     if json: return dict(commands=flags, values=values)
     case = lambda of, n: '\n'.join(f"{' '*n}{k}) words=\"{' '.join(v)}\" ;;" for k,v in of.items())
-    data = {c:['digits', *NAMED]*(c in ('distill','plan','experts','data')) + v for c,v in flags.items()} | dict(completion=['bash','zsh'])
+    sets = ['digits', *NAMED, *TEXTS]
+    data = {c:sets*(c in ('distill','plan','experts','data')) + v for c,v in flags.items()} | dict(completion=['bash','zsh'])
     head = 'autoload -Uz compinit bashcompinit && compinit -u && bashcompinit\n'*(shell=='zsh')
     return head + SCRIPT.format(commands=' '.join(COMMANDS), values=case(values, 6), options=case(data, 8))
 

@@ -109,7 +109,7 @@ DECODERS = dict(identity=Decoder(1, lambda x: x, lambda x: x), factor2=Decoder(4
 # %% ../nbs/000_core.ipynb #6db47d51
 class Coreset(NamedTuple):
     "A small labelled set that stands in for the data"
-    x: Tensor                          # images (M,C,H,W) or rows (M,D), in the model's space
+    x: Tensor                          # images (M,C,H,W), rows (M,D) or sentences (M,length,D), in the model's space
     y: Tensor                          # labels, (M,) int or (M,K) probabilities or targets
     w: Tensor|None = None              # weights (M,); None: all equal
     transform: Transform = Transform() # from pixels to the space of `x`
@@ -120,6 +120,7 @@ class Coreset(NamedTuple):
     targets: bool = False              # whether `y` are targets of a regression, for students with squared error
     steps: Tensor|None = None          # step sizes (E,B) of a student: E epochs of B batches, in order; None: as a protocol says
     init: int|None = None              # number of the initialisation that its networks begin with; None: any
+    words: Tensor|None = None          # of sentences: vectors (V,D) of the words that `meta` names; None: others
 
     def pixels(self, clamp:bool=False): # clamp: to what a display can show
         "The images through the inverse transform, nominally in [0,1]; rows in the table's own units"
@@ -197,7 +198,7 @@ def stored(S:Coreset, # examples, those of a class together
     return S._replace(x=put(S.x), y=of_each(S.y, d.times, 'labels'), w=of_each(S.w, d.times, 'weights'), decode=decode)
 
 # %% ../nbs/000_core.ipynb #8b963b50
-FORMAT = 3 # 2 had no init, 1 no decode, targets, steps
+FORMAT = 4 # 3 had no words, 2 no init, 1 no decode, targets, steps
 USE = 'decode', 'targets', 'init' # beside the tensors, how a coreset is used
 
 def save_coreset(s:Coreset, # what to save
@@ -206,7 +207,8 @@ def save_coreset(s:Coreset, # what to save
     "Write tensors and metadata, no pickle"
     big = s.kept is not None or (s.transform.white is not None and s.transform.centre.numel() > 1024)
     t = s.transform._asdict() if not big else dict(mean=s.transform.mean, std=s.transform.std)
-    tensors = dict(x=s.x, y=s.y, w=s.w, steps=s.steps, kept=s.pixels() if big else None) | {f'transform.{k}':v for k,v in t.items()}
+    tensors = dict(x=s.x, y=s.y, w=s.w, steps=s.steps, words=s.words, kept=s.pixels() if big else None)
+    tensors |= {f'transform.{k}':v for k,v in t.items()}
     head = dict(format=FORMAT, classes=list(s.classes), meta=s.meta) | {k:getattr(s, k) for k in USE}
     save_file({k:v.detach().cpu().contiguous() for k,v in tensors.items() if v is not None}, path, metadata=dict(bpc=json.dumps(head)))
 
@@ -232,7 +234,7 @@ def read_coreset(path, # a `.safetensors` file
                          "install it to read the file")
     x = t['x'].float() if t['x'].dtype==torch.float16 else t['x']
     return Coreset(x, t['y'], t.get('w'), transform, tuple(head['classes']), head['meta'], t.get('kept'), steps=t.get('steps'),
-                   **{k:head[k] for k in USE if k in head})
+                   words=t.get('words'), **{k:head[k] for k in USE if k in head})
 
 # %% ../nbs/000_core.ipynb #05be390a
 def image(pixels:Tensor): # (C,H,W) in [0,1]

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['ZCA_LIMIT', 'Split', 'Data', 'draw', 'of_table', 'by_class', 'pairs', 'weights_by_class', 'deal', 'hold', 'apart',
-           'float_batches', 'normaliser', 'whitening', 'fit', 'apply', 'standardiser', 'read_rows', 'origin', 'limits',
-           'recipe_of', 'noted', 'load', 'same', 'match', 'same_table', 'listed', 'refit', 'overview']
+           'float_batches', 'normaliser', 'whitening', 'fit', 'apply', 'standardiser', 'read_rows', 'of_images',
+           'parts_of', 'share_of_rare', 'load_text', 'origin', 'limits', 'recipe_of', 'noted', 'parted', 'load', 'same',
+           'match', 'same_table', 'listed', 'refit', 'in_words_of', 'overview']
 
 # %% ../nbs/110_data.ipynb #a2fa17d6
 import hashlib, os, warnings
@@ -21,12 +22,13 @@ from .core import Coreset, Transform, stream
 from .images import NAMED, as_labels, as_size, cached, read
 from .options import whole
 from .spaces import columns_of, space_of
+from .text import is_text, numbered, read_text, room, vectors_of, vocabulary
 from .vectors import is_table, numeric, read_table, table_files
 
 # %% ../nbs/110_data.ipynb #2259c823
 class Split(NamedTuple):
     "Examples and labels of one part of a data set"
-    x: Tensor # images (N,C,H,W) or rows (N,D), float32, in the model's space
+    x: Tensor # images (N,C,H,W), rows (N,D) or sentences (N,length,D), float32, in the model's space
     y: Tensor # (N,) int64, 0..K-1
 
 # %% ../nbs/110_data.ipynb #3ed3d60f
@@ -39,6 +41,7 @@ class Data(NamedTuple):
     classes: tuple       # names of the K classes
     transform: Transform # from pixels in [0,1] to the space of `x`, fitted on `train`
     meta: dict           # name, checksum of examples and labels, recipe (keyword arguments of `load`), pixel range; of a table its columns
+    words: Tensor|None = None # of a text: vectors (V,D) of the words that `meta` names
 
     @property
     def K(self): return len(self.classes)
@@ -61,13 +64,13 @@ def draw(data:Data, # where to draw from
                          f"use ipc={data.counts[k]} or less")
     of = [(data.train.y==k).nonzero().squeeze(1) for k in range(data.K)]
     i = torch.cat([w[torch.randperm(len(w), generator=gen, device=gen.device)[:ipc].cpu()] for w in of])
-    return Coreset(*(t[i] for t in data.train), transform=data.transform, classes=data.classes,
+    return Coreset(*(t[i] for t in data.train), transform=data.transform, classes=data.classes, words=data.words,
                    meta=dict(method='random', ipc=ipc, data=data.name, checksum=data.meta['checksum'], recipe=data.meta['recipe'])
                    | of_table(data.meta))
 
 def of_table(meta:dict) -> dict: # of data or a coreset
-    "What a coreset needs to know of a table; nothing where there is none"
-    return {k:meta[k] for k in ('table',) if k in meta}
+    "What a coreset needs to know of a table or a text; nothing where there is none"
+    return {k:meta[k] for k in ('table','text') if k in meta}
 
 # %% ../nbs/110_data.ipynb #7b405c4c
 def by_class(data:Data, n:int, # images of a class; where it has fewer, all of it
@@ -226,6 +229,46 @@ def read_rows(source, label:str, # a table, and its column of classes
     return (table_files(source)[0].stem if n==len(y) else os.path.basename(os.path.abspath(source)), dict(x=x, y=y),
             dict(n=n, classes=classes, checksum=check.hexdigest(), table=table))
 
+# %% ../nbs/110_data.ipynb #359e47d0
+def of_images(given:dict, source): # given: options by name
+    "One sentence for an option that sentences do not have"
+    for k,v in given.items():
+        if v: raise ValueError(f"{k}: found {v!r}, and {source} is a text; {k} is for images, leave it out")
+
+def parts_of(t, y:Tensor, held_out:float, folds:int, fold, seed:int, classes) -> tuple: # t: from `read_text`
+    "Indices of training, held-out and test sentences, fold"
+    dev = torch.arange(t.n, t.n+t.dev)
+    rest = torch.cat([torch.arange(t.n), torch.arange(t.n+t.dev, len(y))])
+    i, test, fold = apart(y[rest], t.n, folds, fold, stream(seed, 'folds'), classes)
+    if len(dev) and held_out!=.1:
+        raise ValueError(f"held_out: this text has a dev file, {t.dev} sentences that are held out, "
+                         f"so held_out={held_out!r} means nothing; leave it out")
+    held = hold(y[i], 0 if len(dev) else held_out, stream(seed, 'held'))
+    return rest[i[~held]], dev if len(dev) else rest[i[held]], rest[test], fold
+
+# %% ../nbs/110_data.ipynb #aa9cf574
+def share_of_rare(ids:Tensor) -> float: # (N,length), of test sentences
+    "How many of their words have the vector of all rare words"
+    return round((ids==1).sum().item()/max(1, (ids > 0).sum().item()), 4)
+
+def load_text(source, root, label, text, length, held_out, folds, fold, seed, **given) -> Data: # as in `load`
+    "Labelled sentences, split, their words as vectors"
+    of_images(given, source)
+    t = read_text(source, root, label, text)
+    y, classes = as_labels(t.y, t.n, what='label')
+    if len(classes) < 2: raise ValueError(f"data: all sentences of {source} are of one class, {classes[0]!r}; "
+                                          "a classifier needs two classes or more")
+    *parts, fold = parts_of(t, y, held_out, folds, fold, seed, classes)
+    known = [t.words[i] for i in parts[0].tolist()]
+    names, length = vocabulary(known), room(known, length)
+    words, ids = vectors_of(known, names), numbered(t.words, names, length)
+    recipe = recipe_of(source, dict(held_out=held_out, seed=seed), {k:v for k,v in dict(label=label, text=text).items() if v},
+                       dict(length=length), {} if fold is None else dict(folds=int(folds), fold=fold))
+    name = os.path.basename(os.path.abspath(source)).removesuffix(os.path.splitext(source)[1])
+    meta = dict(name=name, checksum=hashlib.sha256(repr((t.words, y.tolist(), length)).encode()).hexdigest(), recipe=recipe,
+                text=dict(words=names, cut=sum(len(w) > length for w in t.words), rare=share_of_rare(ids[parts[2]])))
+    return Data(name, *(Split(words[ids[i]], y[i]) for i in parts), classes, Transform(), meta, words)
+
 # %% ../nbs/110_data.ipynb #e5fbf68f
 def origin(checksum, recipe): return f"{checksum} {[recipe.get(k) for k in ('held_out','seed','folds','fold')]}" # of the training images
 def limits(x): return [round(float(v)/(255 if x.dtype==torch.uint8 else 1), 4) for v in x.aminmax()] # darkest and brightest pixel
@@ -243,6 +286,21 @@ def noted(name:str, meta:dict, recipe:dict, x:Tensor) -> dict: # meta: of the re
     what = of_table(meta) or dict(range=limits(x), skipped=meta.get('skipped', []))
     return dict(name=name, checksum=meta['checksum'], recipe=recipe, **what)
 
+# %% ../nbs/110_data.ipynb #401f6f8f
+def parted(name:str, x:Tensor, y:Tensor, meta:dict, # as `read` gives them
+           recipe:dict, held_out, folds, fold, seed, # as in `load`
+           table:dict) -> Data: # the column of classes; nothing where examples are images
+    "Examples that were read, split and normalised"
+    i, test, fold = apart(y, meta['n'], folds, fold, stream(seed, 'folds'), meta['classes'])
+    held = hold(y[i], held_out, stream(seed, 'held'))
+    i, out = i[~held], i[held]
+    part = lambda j: Split(apply(transform, float_batches(x, j), len(j), x.shape[1:]), y[j])
+    recipe |= ({} if fold is None else dict(folds=int(folds), fold=fold)) | table
+    transform = (standardiser(x[i], numeric(columns_of(meta, x.shape[1])))
+                 if table else fit(lambda: float_batches(x, i), x.shape[1:], recipe['zca'], origin(meta['checksum'], recipe)))
+    note = noted(name, meta, recipe, x)
+    return Data(note['name'], part(i), part(out), part(test), tuple(meta['classes']), transform, note)
+
 # %% ../nbs/110_data.ipynb #e79bcc4c
 def load(source='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of these
          root:str=None, # folder with the named sets; None: $BPC_DATA, else ~/.cache/bpc_nb/data
@@ -255,25 +313,22 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
          download:bool=False, # fetch a named set that is not there?
          skip_bad:bool=False, # leave out images that cannot be decoded?
          label:str=None, # column of the classes, where the source is a table
+         text:str=None, # column of the sentences, where the source is a table with one
+         length:int=None, # words of a sentence, longer ones are cut; None: long enough for 99 in 100 training sentences
         ) -> Data:
-    "Labelled images or rows from anywhere, split, normalised and, on request, whitened"
+    "Labelled images, rows or sentences from anywhere, split, normalised and, on request, whitened"
     size, seed = as_size(size), whole('seed', seed, 0)
+    if is_text(source, text): return load_text(source, root, label, text, length, held_out, folds, fold, seed,
+                                               size=size, zca=zca, skip_bad=skip_bad)
+    if length is not None: raise ValueError(f"length: found {length!r}, and the source has no sentences; leave it out")
     rows = label is not None or is_table(source)
     name, t, meta = read_rows(source, label,
                               dict(size=size, zca=zca, skip_bad=skip_bad)) if rows else read(source, root, size, skip_bad, download)
     x, y = t['x'], t['y']
     if len(meta['classes']) < 2: raise ValueError(f"data: all {space_of(x).item}s of {name} are of one class, {meta['classes'][0]!r}; "
                                                   "a classifier needs two classes or more")
-    i, test, fold = apart(y, meta['n'], folds, fold, stream(seed, 'folds'), meta['classes'])
-    held = hold(y[i], held_out, stream(seed, 'held'))
-    i, out = i[~held], i[held]
-    part = lambda j: Split(apply(transform, float_batches(x, j), len(j), x.shape[1:]), y[j])
-    recipe = recipe_of(source, dict(size=size, zca=bool(zca), held_out=held_out, seed=seed, skip_bad=bool(skip_bad)),
-                       {} if fold is None else dict(folds=int(folds), fold=fold), dict(label=label) if rows else {})
-    transform = (standardiser(x[i], numeric(columns_of(meta, x.shape[1])))
-                 if rows else fit(lambda: float_batches(x, i), x.shape[1:], zca, origin(meta['checksum'], recipe)))
-    note = noted(name, meta, recipe, x)
-    return Data(note['name'], part(i), part(out), part(test), tuple(meta['classes']), transform, note)
+    recipe = recipe_of(source, dict(size=size, zca=bool(zca), held_out=held_out, seed=seed, skip_bad=bool(skip_bad)))
+    return parted(name, x, y, meta, recipe, held_out, folds, fold, seed, dict(label=label) if rows else {})
 
 # %% ../nbs/110_data.ipynb #ee96d3e2
 def same(a:Transform, b:Transform): # bool
@@ -285,8 +340,11 @@ def match(data:Data, # what a coreset is to be used with
          ) -> Data: # the same data, in the coreset's model space
     "One sentence if classes or shapes differ; otherwise the data where the coreset lives"
     same_table(data, coreset)
+    data = in_words_of(data, coreset)
     if (shape := tuple(coreset.x.shape[1:])) != data.shape:
-        size = f"load the data with size={shape[1:]}, or" if len(shape)==len(data.shape)==3 else "take"
+        both = len(shape)==len(data.shape)
+        size = (f"load the data with size={shape[1:]}, or" if both and len(shape)==3 else
+                f"load the data with length={shape[0]}, or" if both and len(shape)==2 else "take")
         raise ValueError(f"coreset: its {space_of(shape).item}s are {shape}, "
                          f"the {space_of(data.shape).item}s of {data.name} are {data.shape}; {size} another coreset")
     if coreset.classes and tuple(coreset.classes)!=data.classes:
@@ -305,7 +363,7 @@ def match(data:Data, # what a coreset is to be used with
 # %% ../nbs/110_data.ipynb #657efdbb
 def same_table(data:Data, coreset:Coreset):
     "One sentence for the first column in which two tables differ"
-    if not (of_table(data.meta) and of_table(coreset.meta)): return # the shapes decide
+    if not ('table' in data.meta and 'table' in coreset.meta): return # the shapes decide
     ours, theirs = ({c.name:c for c in columns_of(m, 0)} for m in (coreset.meta, data.meta))
     for k in [*ours, *theirs]:
         a, b = (f'{c.kind} {", ".join(c.values)}'.strip() if (c := of.get(k)) else 'absent' for of in (ours, theirs))
@@ -324,12 +382,27 @@ def refit(data:Data, coreset:Coreset) -> Transform:
                      f"by {off:.2g}); "
                      f"load the data with the recipe in its metadata, {coreset.meta.get('recipe')}")
 
+# %% ../nbs/110_data.ipynb #cf87c325
+def in_words_of(data:Data, coreset:Coreset) -> Data:
+    "A text with the vectors that a coreset has for its words"
+    if data.words is None or coreset.words is None: return data # the shapes decide
+    ours, theirs = data.meta['text']['words'], coreset.meta['text']['words']
+    if ours==theirs and torch.allclose(data.words, coreset.words, atol=1e-4): return data
+    number, at = {v.tobytes():i for i,v in enumerate(data.words.numpy())}, {w:i for i,w in enumerate(theirs)}
+    to = coreset.words[[at.get(w, 1) for w in ours]]
+    def move(s): # vectors are those of words, to the bit
+        ids = [number[v.tobytes()] for v in s.x.flatten(0, 1).numpy()]
+        return Split(to[ids].view(*s.x.shape[:2], -1), s.y)
+    return data._replace(train=move(data.train), held=move(data.held), test=move(data.test), words=coreset.words,
+                         meta=data.meta | dict(text=data.meta['text'] | dict(words=theirs)))
+
 # %% ../nbs/110_data.ipynb #4a22352c
 def overview(data:Data) -> dict: # plain values
     "What a data set is, in a few lines"
     counts = {k: getattr(data, k).y.bincount(minlength=data.K).tolist() for k in ('train','held','test')}
     stat = {k: [round(v, 4) for v in getattr(data.transform, k).flatten().tolist()] for k in ('mean','std')}
-    table = dict(columns=[f'{c.name} ({", ".join((c.kind, *c.values))})' for c in columns_of(data.meta, 0)]) if of_table(data.meta) else {}
+    table = dict(columns=[f'{c.name} ({", ".join((c.kind, *c.values))})' for c in columns_of(data.meta, 0)]) if 'table' in data.meta else {}
+    if (text := data.meta.get('text')): table = dict(words=len(text['words']) - 2, cut=text['cut'], rare=text['rare'])
     return dict(name=data.name, shape=list(data.shape), classes=list(data.classes),
                 **{space_of(data.shape).item+'s': {k: sum(v) for k,v in counts.items()}}, counts=counts, **table,
                 **stat, **{k:v for k,v in data.meta.items() if k=='range'}, zca=data.transform.white is not None,

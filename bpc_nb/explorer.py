@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from io import BytesIO
 from json import dumps, loads
 from pathlib import Path
+from textwrap import wrap
 from typing import Callable, NamedTuple
 
 import torch
@@ -35,7 +36,7 @@ from .networks import Network, network
 from .predictive import POSTERIORS, average, draws, ready, settings, show_reliability
 from .samplers.langevin import langevin
 from .show import figure, show_curves, tidy
-from .spaces import columns_of, in_words, space_of
+from .spaces import columns_of, in_words, sentences_of, space_of
 
 # %% ../nbs/910_explorer.ipynb #be98ec8f
 class Run(NamedTuple):
@@ -136,7 +137,7 @@ MOST_TILES = 100 # images that a page draws
 
 def tiles(S:Coreset, energies:dict={}) -> str: # energies: name -> (M,)
     "A page's images, with what a pointer on one is told"
-    if not space_of(S.x).eight_bit: return f'<pre>{escape(space_of(S.x).show(S))}</pre>' # rows have no picture
+    if not space_of(S.x).eight_bit: return f'<pre>{escape(space_of(S.x).show(S))}</pre>' # rows and sentences have no picture
     hard, p = S.y.argmax(1) if S.y.ndim==2 else S.y, S.pixels(clamp=True)
     def one(i):
         name = S.classes[hard[i]] if S.classes else str(hard[i].item())
@@ -218,6 +219,9 @@ def draw_prediction(probs:Tensor, data:Data, i:int): # i: number of the test ima
     fig, (left, right) = figure(5, 1.8, 2)
     p = data.transform.inverse(data.test.x[[i]])
     if p.ndim==4: left.imshow(image(p[0].clamp(0, 1)), cmap='gray')
+    elif p.ndim==3:
+        said = sentences_of(Coreset(p, data.test.y[[i]], words=data.words, meta=data.meta))[0]
+        left.text(0, .5, '\n'.join(wrap(said, 40)), va='center', fontsize=6)
     else:
         left.text(0, .5,
                   '\n'.join(f'{c.name}: {v}' for c,v in zip(columns_of(data.meta, p.shape[1]),

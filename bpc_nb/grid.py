@@ -26,10 +26,10 @@ from .energy import energy
 from .evaluate import PROTOCOLS, evaluate, evaluators, judged_by, taught
 from .experts import experts, of_data
 from .fast import accelerate
-from .images import NAMED, as_size
+from .images import NAMED, TEXTS, as_size
 from .learn import ENERGY, Method
 from .metrics import Diverged
-from .networks import NETWORKS, Network, network
+from .networks import NETWORKS, SERIAL, Network, network
 from .options import options_of, whole
 from .predictive import POSTERIORS, predictive
 from .ranks import alone, auto, dealt, once, rank, world
@@ -45,7 +45,9 @@ def own(cell:dict) -> dict:
     return {k:v for k,v in cell.items() if k not in CELL and k not in MARKS and k!='config'}
 
 @cache
-def can_be(net:str): network(net, (3,64,64), 10) # whether its options are some; a cell's own shape is met when its data is
+def can_be(net:str):
+    "Whether a network's options are some; a cell's own shape is met when its data is"
+    network(net, (64,64) if net.partition(':')[0] in SERIAL else (3,64,64), 10)
 
 def check_cell(cell:dict) -> dict: # fields with their defaults -> with its configuration
     "One sentence for an unknown field or value, before anything runs"
@@ -55,7 +57,7 @@ def check_cell(cell:dict) -> dict: # fields with their defaults -> with its conf
     for k,lo in dict(ipc=1, seed=0, runs=1, fold=0).items(): cell[k] is None or whole(k, cell[k], lo)
     if not isinstance(cell['zca'], bool): raise ValueError(f"zca: found {cell['zca']!r}; expected true or false")
     as_size(cell['size'])
-    if not Path(cell['data']).expanduser().exists(): choose(cell['data'], ['digits', *NAMED], 'data')
+    if not Path(cell['data']).expanduser().exists(): choose(cell['data'], ['digits', *NAMED, *TEXTS], 'data')
     config = configure(cell['method'], cell['data'], cell['ipc'], **own(cell))
     for k,of in dict(nets='networks', posteriors='protocols').items():
         if not isinstance(cell.get(k, []), list): raise ValueError(f"{k}: found {cell[k]!r}; expected a list of {of}")

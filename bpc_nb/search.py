@@ -15,7 +15,7 @@ from .core import cache_folder, provenance, registry, write_atomic
 from .distill import distill
 from .grid import (CELL, add, afresh, bare, cell_data, cell_options, cells, combinations, done, each, held, key, lines, named, own,
                          ready_data, runs_of, settle, until)
-from .images import NAMED
+from .images import NAMED, TEXTS
 from .options import whole
 from .ranks import auto, dealt, once, rank
 
@@ -170,7 +170,7 @@ def renamed_line(r:dict) -> dict:
 def known(r:dict) -> bool:
     "Whether a line says all that its name is made of: its method is here, its data have a name"
     of = r.get('recipe') or r
-    return of.get('method') in registry() and of.get('data', '').split()[:1] in [[n] for n in ('digits', *NAMED)]
+    return of.get('method') in registry() and of.get('data', '').split()[:1] in [[n] for n in ('digits', *NAMED, *TEXTS)]
 
 def rekey(results) -> dict: # old name -> new name, of the lines that had another
     "Give all lines of a folder the names of today, and their coresets with them"

@@ -181,7 +181,7 @@ def test_sentences_in_words_of_the_command_line():
 def test_list(bpc):
     found = json.loads(bpc('list', '--json')[1])
     assert [*found] == ['methods', 'datasets', 'networks', 'energies', 'protocols', 'decoders', 'evaluators', 'metrics', 'spaces']
-    assert found['decoders']==['identity', 'factor2'] and {'students', 'ridge', 'hmc'} <= {*found['evaluators']} and 'ece' in found['metrics'] and found['spaces']==['images', 'vectors']
+    assert found['decoders']==['identity', 'factor2'] and {'students', 'ridge', 'hmc'} <= {*found['evaluators']} and 'ece' in found['metrics'] and found['spaces']==['images', 'vectors', 'sequences']
     assert 'cd' in found['methods'] and 'digits' in found['datasets'] and 'convnet' in found['networks'] and 'focal' in found['energies'] and 'dc' in found['protocols']
     assert re.match(r'methods .*\bcd, ', bpc('list')[1])
 

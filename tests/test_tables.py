@@ -176,7 +176,7 @@ def test_the_command_line_from_a_table_to_a_judged_coreset(bpc, refused, tmp_pat
     code, out, err = bpc('predictive', found['coreset'], '--protocol', 'ensemble')
     assert code==0 and 'test rows of wine' in out
     assert 'wide (truth)' in bpc('data', 'wine.csv', '--label', 'species')[1]
-    assert json.loads(bpc('list', '--json')[1])['spaces']==['images','vectors']
+    assert json.loads(bpc('list', '--json')[1])['spaces']==['images','vectors','sequences']
     refused('data', 'wine.csv', parts=('--label one of alcohol', 'is a table'))
     refused('data', 'wine.csv', '--label', 'specie', parts="did you mean 'species'?")
     refused('distill', 'wine.csv', '--label', 'species', '--net', 'convnet', parts='take mlp or logistic')
