@@ -6,8 +6,8 @@
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'choose', 'Transform', 'write_atomic', 'cache_folder', 'Decoder', 'quarters',
            'packed', 'Coreset', 'only_images', 'in_8bit', 'decoded', 'in_pixels', 'without_order', 'label_kind',
            'label_words', 'as_dataset', 'of_each', 'stored', 'save_coreset', 'read_coreset', 'image', 'save_png',
-           'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream', 'says', 'registry', 'no_memory', 'within_memory',
-           'provenance']
+           'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream', 'says', 'registry', 'no_memory', 'free_mb',
+           'within_memory', 'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
 import difflib, hashlib, json, os, platform, tempfile
@@ -339,6 +339,12 @@ SIGNS = "can't allocate memory", 'annot allocate memory', 'not enough memory', '
 def no_memory(e:BaseException) -> bool:
     "Whether an error is a lack of memory, on the GPU or beside it"
     return isinstance(e, (MemoryError, torch.cuda.OutOfMemoryError)) or isinstance(e, RuntimeError) and any(s in str(e) for s in SIGNS)
+
+def free_mb(device) -> float:
+    "Memory that is free"
+    if str(device)!='cpu': return torch.cuda.mem_get_info()[0]/1e6
+    try: return next(int(l.split()[1]) for l in Path('/proc/meminfo').read_text().splitlines() if l.startswith('MemAvailable'))*1024/1e6
+    except OSError: return float('inf')
 
 @contextmanager
 def within_memory(advice:str): # what is kept, how to go on, what to lower

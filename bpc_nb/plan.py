@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LINEAR', 'COMPILING', 'LEFT', 'DECIDED', 'stopwatch', 'drawn_on', 'of_experts', 'of_looks', 'peak_from_here',
-           'of_step', 'memory_at', 'saved', 'disk_of', 'decided', 'plan', 'free_mb', 'advice']
+           'of_step', 'memory_at', 'saved', 'disk_of', 'decided', 'plan', 'advice']
 
 # %% ../nbs/930_plan.ipynb #4b23c616
 import shutil, time
@@ -18,7 +18,7 @@ import torch
 from .augment import augment as augmentation
 from .auto import Fit, fitted
 from .benchmark import Pair, peak
-from .core import Coreset, cache_folder, registry, stored, stream
+from .core import Coreset, cache_folder, free_mb, registry, stored, stream
 from .data import Data, load
 from .distill import configure, first_examples, fit_of_run, formats_of, of_space, some_held, task, wants
 from .energy import energy
@@ -160,12 +160,6 @@ def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `disti
                 choices=formats_of(fit) | dict(why=fit.why) | decided(data, net, config, own), advice=advice(memory, disk, device, own))
 
 # %% ../nbs/930_plan.ipynb #ba82ad68
-def free_mb(device) -> float:
-    "Memory that is free"
-    if device!='cpu': return torch.cuda.mem_get_info()[0]/1e6
-    try: return next(int(l.split()[1]) for l in Path('/proc/meminfo').read_text().splitlines() if l.startswith('MemAvailable'))*1024/1e6
-    except OSError: return float('inf')
-
 def advice(memory, disk, device, own, free=None, room=None) -> list: # MB; free, room: what there is, None: looked up
     "A sentence for everything that does not fit"
     free, room = free or free_mb(device), room or shutil.disk_usage(cache_folder().anchor).free/1e6
