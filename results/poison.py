@@ -19,7 +19,7 @@ from bpc_nb.zoo import load_coreset
 LINES = Path(__file__).parent/'poison.jsonl'
 NETS = { # data -> network, how it is trained, how many the attacker has and has not, a network of another kind
     'digits': ('mlp:width=32', dict(epochs=20, lr=.05, momentum=.9), 40, 10, 'mlp:width=128'),
-    'mnist': ('lenet', dict(epochs=3, part=.25, lr=.05, momentum=.9, batch=128, bf16=False, compile=False), 40, 10, 'mlp:width=128')}
+    'mnist': ('lenet', dict(epochs=3, part=.25, lr=.05, momentum=.9, batch=128, bf16=False, compile=False), 20, 10, 'mlp:width=128')}
 CELLS = { # name -> data, attacked, target, images a class, options
     'digits 3 8': ('digits', 3, 8, 10, {}), 'digits 4 9': ('digits', 4, 9, 10, {}), 'digits 0 1': ('digits', 0, 1, 10, {}),
     'digits 3 8, one a class': ('digits', 3, 8, 1, {}), 'digits 3 8, 8 bit': ('digits', 3, 8, 10, dict(pixels='8bit')),
@@ -45,7 +45,7 @@ def lines_of(cell:str): # yields dicts
     data, (spec, how, n, m, other) = load(name), NETS[name]
     net, thetas = network(spec, data.shape, data.K), trained(data, network(spec, data.shape, data.K), dict(n=n+m) | how)
     began = time.perf_counter()
-    S = poison(data, net, thetas[:n], k, t, ipc, steps=800, **dict(real=512, draws=1) | options)
+    S = poison(data, net, thetas[:n], k, t, ipc, steps=500, **dict(real=512, draws=1) | options)
     more = dict(step_size=S.steps.item(), learned_s=round(time.perf_counter() - began), options=options)
     every = beside_attack(S, data, stream(0, 'controls')) | {'mislabelled real images':mislabelled(S, data, k, t), 'without its step':S._replace(steps=None)}
     for what,of in every.items():
