@@ -6,7 +6,7 @@
 __all__ = ['ORDERS', 'SOURCES', 'RECIPES', 'METHODS', 'generator', 'generated', 'passes', 'first_latents', 'in_another_order',
            'made_by', 'gtn']
 
-# %% ../../nbs/830_gtn.ipynb #2e79eef5
+# %% ../../nbs/830_gtn.ipynb #3eecadba
 from math import ceil, prod
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from .dd import in_batches, loss_through, step_sizes
 from ..networks import Network, network
 from ..options import Count, Positive, one_of
 
-# %% ../../nbs/830_gtn.ipynb #c161a1ef
+# %% ../../nbs/830_gtn.ipynb #22bada9f
 def generator(shape:tuple, K:int, latent:int, width:int) -> Network: # of an example; classes
     "From latent vectors and classes to all numbers of an example"
     return network(f'mlp:width={width}', (latent + K,), prod(shape))
@@ -33,7 +33,7 @@ def generated(G:Network, omega:Tensor, # its weights (P,)
     labels = soft(z.new_zeros(len(z), K), y).to(z)
     return G.apply(omega, torch.cat([z, labels], 1)).view(-1, *shape)
 
-# %% ../../nbs/830_gtn.ipynb #9e14ed63
+# %% ../../nbs/830_gtn.ipynb #0a38b861
 def passes(M:int, K:int, inner:int) -> tuple: # examples, classes, steps of a student -> (epochs, batches)
     "How a coreset is dealt to the steps of a student"
     ipc = max(1, M//K)
@@ -45,7 +45,7 @@ def first_latents(S:Coreset, latent:int) -> Tensor: # (M,latent)
     "Where latent vectors begin, as the coreset's own number says"
     return torch.randn(len(S.x), latent, generator=stream(S.meta.get('latents', 0), 'latents')).to(S.x)
 
-# %% ../../nbs/830_gtn.ipynb #8d0c7e31
+# %% ../../nbs/830_gtn.ipynb #ad1bdc6e
 ORDERS = 'learned','fixed','batches','all'
 SOURCES = 'generator','pixels','real'
 
@@ -64,9 +64,9 @@ def made_by(G:Network, shape:tuple, K:int, latent:int, order:str, lr_generator:f
         return S._replace(x=generated(G, omega, z, S.y, shape, K))
     z = Leaf(lambda S: first_latents(S, latent), lambda S, z: S._replace(x=z), lr=lr_latents, optimiser='adam', momentum=.5)
     omega = Leaf(start, put, each=False, lr=lr_generator, optimiser='adam', momentum=.5)
-    return dict(omega=omega) if order=='fixed' else dict(latents=z, omega=omega)
+    return dict(x=omega) if order=='fixed' else dict(latents=z, x=omega) # x: what makes examples; options of pixels are about them
 
-# %% ../../nbs/830_gtn.ipynb #0b674419
+# %% ../../nbs/830_gtn.ipynb #8a50f8b7
 def gtn(task:Task, # network and data
         inner:Count=16, # steps of a student, at least; published: 64
         rate:Positive=.02, # their size at the start
@@ -94,11 +94,11 @@ def gtn(task:Task, # network and data
     every = one._replace(put=lambda S, v: S._replace(steps=F.softplus(v).expand(*passes(len(S.x), K, inner))))
     return Learner(loss, leaves | dict(steps=every), begin=begin)
 
-# %% ../../nbs/830_gtn.ipynb #f22cd261
+# %% ../../nbs/830_gtn.ipynb #de334097
 RECIPES = {
     (None, None): dict(optimiser='adam', lr=.02, momentum=.5, average=0., steps=300, every=100, rate=.1),
     ('digits', None): dict(net='mlp:width=32', rate=.3),
     ('mnist', None): dict(net='mlp'),
 }
 
-METHODS = {'gtn': Method(gtn, RECIPES, frozenset(), without=(*ENERGY, *SECOND, 'labels', 'lr_labels', 'decode', 'pixels'))}
+METHODS = {'gtn': Method(gtn, RECIPES, frozenset(), without=(*ENERGY, *SECOND))}
