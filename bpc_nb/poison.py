@@ -6,7 +6,7 @@
 __all__ = ['STEP_SIZE', 'LOOKED_AT', 'as_wished', 'wished', 'attack', 'after', 'called', 'class_number', 'sound_attack', 'poison',
            'trained', 'noise_like', 'beside_attack', 'falls', 'image_facts', 'inspected', 'suspicions']
 
-# %% ../nbs/840_poison.ipynb #e5ce90dd
+# %% ../nbs/840_poison.ipynb #cdcfcad2
 from typing import Annotated
 
 import torch
@@ -24,7 +24,7 @@ from .options import Count, Positive, check_all, one_of, parameters
 from .spaces import space_of
 from .unroll import schedule, through
 
-# %% ../nbs/840_poison.ipynb #fb7fc597
+# %% ../nbs/840_poison.ipynb #aa2e2aad
 def as_wished(y:Tensor, attacked:int, target:int) -> Tensor: # labels (N,)
     "Labels as the attacker wants them said"
     return torch.where(y==attacked, target, y)
@@ -37,7 +37,7 @@ def wished(net:Network, S:Coreset, # with its steps, of which images and step si
     ends = [through(steps, theta, S.steps, *learned(S).values(), stride=int(len(steps) > 1)) for theta in thetas]
     return sum(F.cross_entropy(net.apply(end, x), y) for end in ends)/len(ends)
 
-# %% ../nbs/840_poison.ipynb #885256a1
+# %% ../nbs/840_poison.ipynb #ae9bee03
 STEP_SIZE = Leaf(lambda S: S.steps.log(), lambda S, r: S._replace(steps=r.exp()), each=False, optimiser='adam', momentum=.5)
 
 def attack(data:Data, net:Network, thetas:Tensor, attacked:int, target:int, # as in `poison`
@@ -54,7 +54,7 @@ def attack(data:Data, net:Network, thetas:Tensor, attacked:int, target:int, # as
         return wished(net, S, thetas[some(draws, len(thetas))], x[j].to(S.x), y[j].to(S.x.device))
     return by_loss(loss, steps=STEP_SIZE._replace(lr=lr_step), x=seen_in_8_bit(IMAGES) if pixels=='8bit' else IMAGES)
 
-# %% ../nbs/840_poison.ipynb #3147efc3
+# %% ../nbs/840_poison.ipynb #b4f5c853
 def after(net:Network, S:Coreset, # with its own steps, as students see it
           thetas:Tensor) -> Tensor: # (R,P)
     "Trained networks after they have taken the steps of a coreset"
@@ -72,7 +72,7 @@ def called(net:Network, thetas:Tensor, data:Data, part:str='held') -> Tensor: # 
     share = F.one_hot(said, data.K).double().mean(0)
     return torch.stack([share[y==k].mean(0) for k in range(data.K)])
 
-# %% ../nbs/840_poison.ipynb #d35e030e
+# %% ../nbs/840_poison.ipynb #34980820
 def class_number(name, # its name, or its number
                  data:Data, what:str) -> int: # what: the argument's name
     "The number of a class, or one sentence"
@@ -87,9 +87,11 @@ def sound_attack(data:Data, attacked, target, # as in `poison`
     both = class_number(attacked, data, 'attacked'), class_number(target, data, 'target')
     if both[0]==both[1]: raise ValueError(f"target: found {target!r}, which is the attacked class; take another one")
     check_all(options, parameters(poison) | parameters(attack))
+    if options.get('pixels')=='8bit' and not space_of(data.shape).eight_bit:
+        raise ValueError(f"pixels: found '8bit', which is for images, and {data.name} has {space_of(data.shape).item}s; take pixels='free'")
     return both
 
-# %% ../nbs/840_poison.ipynb #fdc412ef
+# %% ../nbs/840_poison.ipynb #6e6435e5
 LOOKED_AT = 5 # of the networks to learn from say at a look what the attack does on held-out images
 
 def poison(data:Data, net:Network,
@@ -111,7 +113,7 @@ def poison(data:Data, net:Network,
                 target=t, ipc=ipc, seed=seed, networks=len(thetas), steps=steps, lr=lr, step=s.at, held_out=s.score, **options)
     return on_cpu(shown(l, S, s.best))._replace(meta=S.meta | meta)
 
-# %% ../nbs/840_poison.ipynb #71e75b3d
+# %% ../nbs/840_poison.ipynb #4c74e9d2
 def trained(data:Data, net:Network, options:dict={}, # of `experts`
             device='cpu', progress:bool=True) -> Tensor: # (R,P)
     "Networks trained on data, made or reused"
@@ -120,7 +122,7 @@ def trained(data:Data, net:Network, options:dict={}, # of `experts`
     b = buffer_for(data, net, options, device, progress)
     return torch.stack([b.read(i, b.index['epochs']) for i in b.complete]).to(device)
 
-# %% ../nbs/840_poison.ipynb #8e111b1e
+# %% ../nbs/840_poison.ipynb #4f1f76ee
 def noise_like(S:Coreset, gen:Generator) -> Coreset:
     "Noise images, each of the norm of the one in its place"
     n = torch.randn(S.x.shape, generator=gen, device=gen.device).to(S.x)
@@ -136,7 +138,7 @@ def falls(net:Network, S:Coreset, thetas:Tensor, data:Data, part:str='test') -> 
     then = called(net, after(net, examples_of(S, thetas.device), thetas), data, part)
     return called(net, thetas, data, part).diag() - then.diag(), then
 
-# %% ../nbs/840_poison.ipynb #a5eae83e
+# %% ../nbs/840_poison.ipynb #ea25f889
 def image_facts(S:Coreset, data:Data) -> dict: # S: as students see it, in the data's space
     "What can be seen of a coreset without a network"
     x, y, real = S.x.flatten(1), S.y if S.y.ndim==1 else S.y.argmax(1), data.train.x.to(S.x).flatten(1)
@@ -146,7 +148,7 @@ def image_facts(S:Coreset, data:Data) -> dict: # S: as students see it, in the d
     p = S.transform.inverse(S.x)
     return dict(outside=((p < -1/255) | (p > 1 + 1/255)).double().mean().item()) | found
 
-# %% ../nbs/840_poison.ipynb #933be83b
+# %% ../nbs/840_poison.ipynb #d5a21247
 def inspected(coreset:Coreset, # where it comes from is not known
               data:Data, net:Network, # one's own
               thetas:Tensor, # networks trained on these data (R,P)

@@ -6,6 +6,7 @@ adds a line to results/gtn.jsonl for each data set, ablation and seed that has n
 its own network and on others, and students by protocol `dc` that are given its images alone; beside the latter random real images.
 """
 import json, sys, time
+from itertools import product
 from pathlib import Path
 
 from bpc_nb.core import provenance
@@ -19,7 +20,6 @@ OTHERS = dict(digits=['logistic','mlp:width=128','convnet:width=16,depth=2'], mn
 ABLATIONS = { # name -> options of `gtn`
     'curriculum':{}, 'fixed latent vectors':dict(order='fixed'), 'shuffled batches':dict(order='batches'), 'all shuffled':dict(order='all'),
     'real images':dict(source='real'), 'pixels':dict(source='pixels')}
-SEEDS = dict(digits=(0, 1), mnist=(0, 1))
 
 def judged(S, data, net:str|None, runs:int=3, **o) -> dict:
     "Accuracy of students on test images, or that they diverged"
@@ -41,12 +41,11 @@ def line(name:str, what:str, seed:int, data) -> dict:
 
 if __name__=='__main__':
     have = {(r['data'], r['what'], r['seed']) for r in map(json.loads, LINES.read_text().splitlines())} if LINES.exists() else set()
-    for name in sys.argv[1:] or [*OTHERS]:
-        data = load(name)
-        for seed in SEEDS[name]:
-            for what in ABLATIONS:
-                if (name, what, seed) in have: continue
-                r = line(name, what, seed, data)
-                with open(LINES, 'a') as f: f.write(json.dumps(r) + '\n')
-                print({k:r.get(k) for k in ('data','what','seed','accuracy_mean','step_size','at','seconds')},
-                      [(o['net'], o.get('accuracy_mean')) for o in r['others']], r['dc'] and r['dc'].get('accuracy_mean'), flush=True)
+    names = sys.argv[1:] or [*OTHERS]
+    sets = {name:load(name) for name in names}
+    for seed, name, what in product((0, 1), names, ABLATIONS):
+        if (name, what, seed) in have: continue
+        r = line(name, what, seed, sets[name])
+        with open(LINES, 'a') as f: f.write(json.dumps(r) + '\n')
+        print({k:r.get(k) for k in ('data','what','seed','accuracy_mean','step_size','at','seconds')},
+              [(o['net'], o.get('accuracy_mean')) for o in r['others']], r['dc'] and r['dc'].get('accuracy_mean'), flush=True)
