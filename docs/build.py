@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 NBS, PAGES, HTML, CHANGES = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html', ROOT/'CHANGELOG.md'
 PARTS = { # file names -> what the part is called in the sidebar, tutorials first
     '99[5-9]*': 'Start here', '0*': 'Words', '1*': 'From examples to an energy', '2*': 'From the energy to samples', '3*': 'Measuring', '4*': 'Pseudo-coresets',
-    '5*': 'Choosing', '6*': 'Matching', '7[0-4]*': 'Closed forms', '7[5-9]*': 'Through training', '8[0-3]*': 'Statistics', '8[4-6]*': 'Exact Bayes', '8[7-9]*': 'Uses',
+    '5*': 'Choosing', '6*': 'Matching', '7*': 'Closed forms', '8[0-4]*': 'Through training', '85*': 'Statistics', '86*': 'Exact Bayes', '8[7-9]*': 'Uses',
     '96[0-4]*': 'Results', '98*': 'Results', '9[0-5]*': 'Tools', '96[5-9]*': 'Tools', '97*': 'Tools', '99[0-4]*': 'Working on the book'}
 OWN = range(430, 900) # chapters that cite the equations of papers of their own; all others cite those of contrastive divergence
 
