@@ -6,7 +6,7 @@
 __all__ = ['ORDERS', 'SOURCES', 'RECIPES', 'METHODS', 'generator', 'generated', 'passes', 'first_latents', 'in_another_order',
            'made_by', 'gtn']
 
-# %% ../../nbs/830_gtn.ipynb #3eecadba
+# %% ../../nbs/830_gtn.ipynb #e41fefd2
 from math import ceil, prod
 from typing import Annotated
 
@@ -21,7 +21,7 @@ from .dd import in_batches, loss_through, step_sizes
 from ..networks import Network, network
 from ..options import Count, Positive, one_of
 
-# %% ../../nbs/830_gtn.ipynb #22bada9f
+# %% ../../nbs/830_gtn.ipynb #7464d8a9
 def generator(shape:tuple, K:int, latent:int, width:int) -> Network: # of an example; classes
     "From latent vectors and classes to all numbers of an example"
     return network(f'mlp:width={width}', (latent + K,), prod(shape))
@@ -33,7 +33,7 @@ def generated(G:Network, omega:Tensor, # its weights (P,)
     labels = soft(z.new_zeros(len(z), K), y).to(z)
     return G.apply(omega, torch.cat([z, labels], 1)).view(-1, *shape)
 
-# %% ../../nbs/830_gtn.ipynb #0a38b861
+# %% ../../nbs/830_gtn.ipynb #cce8a0d1
 def passes(M:int, K:int, inner:int) -> tuple: # examples, classes, steps of a student -> (epochs, batches)
     "How a coreset is dealt to the steps of a student"
     ipc = max(1, M//K)
@@ -45,7 +45,7 @@ def first_latents(S:Coreset, latent:int) -> Tensor: # (M,latent)
     "Where latent vectors begin, as the coreset's own number says"
     return torch.randn(len(S.x), latent, generator=stream(S.meta.get('latents', 0), 'latents')).to(S.x)
 
-# %% ../../nbs/830_gtn.ipynb #ad1bdc6e
+# %% ../../nbs/830_gtn.ipynb #a7dc604b
 ORDERS = 'learned','fixed','batches','all'
 SOURCES = 'generator','pixels','real'
 
@@ -66,7 +66,7 @@ def made_by(G:Network, shape:tuple, K:int, latent:int, order:str, lr_generator:f
     omega = Leaf(start, put, each=False, lr=lr_generator, optimiser='adam', momentum=.5)
     return dict(x=omega) if order=='fixed' else dict(latents=z, x=omega) # x: what makes examples; options of pixels are about them
 
-# %% ../../nbs/830_gtn.ipynb #8a50f8b7
+# %% ../../nbs/830_gtn.ipynb #1ba8d002
 def gtn(task:Task, # network and data
         inner:Count=16, # steps of a student, at least; published: 64
         rate:Positive=.02, # their size at the start
@@ -94,7 +94,7 @@ def gtn(task:Task, # network and data
     every = one._replace(put=lambda S, v: S._replace(steps=F.softplus(v).expand(*passes(len(S.x), K, inner))))
     return Learner(loss, leaves | dict(steps=every), begin=begin)
 
-# %% ../../nbs/830_gtn.ipynb #de334097
+# %% ../../nbs/830_gtn.ipynb #722785fd
 RECIPES = {
     (None, None): dict(optimiser='adam', lr=.02, momentum=.5, average=0., steps=300, every=100, rate=.1),
     ('digits', None): dict(net='mlp:width=32', rate=.3),
