@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'MINUTES', 'DECISIVE', 'UNTYPED', 'CHOSEN',
-           'DEMO', 'SCRIPT', 'data_options', 'COMMANDS', 'dumps', 'NO_MEMORY', 'text_reader', 'literal',
+           'DEMO', 'SCRIPT', 'data_options', 'attacking', 'COMMANDS', 'dumps', 'NO_MEMORY', 'text_reader', 'literal',
            'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch', 'Parser', 'of_others', 'data_from',
            'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle', 'place_of', 'run_before', 'read_json',
            'note_choice', 'without_recipe', 'as_chosen', 'left_in', 'next_to', 'bpc_distill', 'bpc_plan', 'bpc_experts',
            'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list',
-           'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_zoo', 'bpc_tables', 'picture_of',
-           'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'take_word', 'parser', 'method_in',
-           'spoken', 'usage', 'parse', 'main']
+           'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_poison', 'inspection',
+           'bpc_inspect', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning',
+           'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -27,20 +27,20 @@ from .benchmark import bench
 from .budget import Choice, chosen, countdown, experts_in_time, pictures, sound_minutes
 from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, stream, within_memory, write_atomic
 from .data import Data, load, overview
-from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space
+from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space, usual
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
-from .evaluate import PROTOCOLS, evaluate, evaluators, no_idle_protocol, predict
+from .evaluate import PROTOCOLS, evaluate, evaluators, matched, no_idle_protocol, predict
 from .experts import experts
 from .explorer import bpc_explore
-from .images import own_name
 from .grid import grid, transfer, waiting, whole_data
 from .learn import kinds, outer
 from .metrics import METRICS, accuracy
-from .images import NAMED, TEXTS
+from .images import NAMED, TEXTS, own_name
 from .networks import NETWORKS, default_net, network
 from .options import options_of, plain, rules
 from .plan import plan
+from .poison import attack, inspected, poison, sound_attack, suspicions, trained
 from .predictive import POSTERIORS, predictive
 from .quality import bpc_bench, quality
 from .runs import free_for
@@ -543,6 +543,59 @@ def bpc_whole(data:str='digits', # a data set's name, a folder of class folders,
     how = "{runs} students of {n_train} images of {data}, {net}, protocol {protocol} ({epochs} epochs)".format(**r)
     return r if json else f"{mean_percent(r)} %: {how}"
 
+# %% ../nbs/970_cli.ipynb #a8b91926
+def bpc_poison(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
+               attacked:str=None, # the class that shall be forgotten, by name or number
+               target:str=None, # the class that it shall be called
+               net:str=None, # architecture of the trained networks (default: that of most recipes for the data)
+               experts:dict={}, # options of the trained networks, e.g. n=40,epochs=5 (default: n=20); a quarter of them judge
+               out:str='poison.safetensors', # the coreset's file
+               device:str='auto', # cpu, cuda or auto
+               json:bool=False, # print one JSON object
+               **given):
+    "Make an attack: images and a step that make trained networks forget a class"
+    data = data_from(data, given)
+    sound_attack(data, attacked, target, **given)
+    net = network(net or (usual(data.name, 'net') if len(data.shape)==3 else default_net(data.shape)), data.shape, data.K)
+    options = dict(n=20) | experts
+    if options['n']==1: raise ValueError("experts: n: found 1; an attack is judged on networks that it has not seen, so train at least 2")
+    thetas = trained(data, net, options, auto(device), not json)
+    known, unseen = thetas[:-max(1, len(thetas)//4)], thetas[-max(1, len(thetas)//4):]
+    S = poison(data, net, known, attacked, target, progress=not json, **given)
+    S.save(out)
+    found = dict(coreset=str(out), **{k:S.meta[k] for k in ('attacked','target','net')}, step_size=S.steps.item(),
+                 **inspected(S, data, net, unseen))
+    return found if json else '\n'.join([str(out), *suspicions(found, data.classes), f"next: bpc inspect {out}"])
+
+# %% ../nbs/970_cli.ipynb #ea4e884a
+def inspection(found:dict, data:Data, net:str) -> str: # found: as `inspected` gives it
+    "What was found, in lines for people"
+    rows = [(data.classes[k] if data.classes else k, f'{v:.1f}') for k,v in enumerate(found['falls'])]
+    out = f"{100*found['outside']:.1f} % of pixel values out of range, "*('outside' in found)
+    return table(rows, ('class', 'falls by points')) + '\n' + as_lines({
+        'steps': f"{found['steps']}, {'its own' if found['own_steps'] else 'of plain descent'}",
+        'networks': f"{found['networks']} of {net}",
+        'examples': f"{out}norm {found['norm']:.2f} of real ones, {100*found['agree']:.0f} % with the label of the nearest real one"})
+
+def bpc_inspect(file, # a coreset, from wherever it comes
+                data:str=None, # your own data (default: as the coreset says)
+                net:str=None, # architecture of the trained networks (default: the coreset's own)
+                experts:dict={}, # options of the trained networks, e.g. n=5,epochs=5 (default: n=5)
+                device:str='auto', # cpu, cuda or auto
+                json:bool=False, # print one JSON object
+                **given):
+    "Say what a coreset does to each class of networks trained on your data"
+    S, how = Coreset.load(file), {k:given.pop(k) for k in options(inspected) if k in given}
+    for k in how.keys() & {'lr','epochs'} if S.steps is not None else ():
+        raise ValueError(f"{k}: the coreset has step sizes of its own, so {k}= would change nothing; leave it out")
+    S, data, net = matched(S, data_of(S, data, given), net)
+    found = inspected(S, data, net, trained(data, net, dict(n=5) | experts, auto(device), not json), **how)
+    bad = suspicions(found, data.classes)
+    found = dict(coreset=str(file), data=data.name, net=net.name, wrong=bad) | found
+    if not bad: return found if json else inspection(found, data, net.name) + '\nnothing speaks against it'
+    print(dumps(found) if json else inspection(found, data, net.name))
+    raise ValueError('; '.join(bad))
+
 # %% ../nbs/970_cli.ipynb #7459798f
 def bpc_zoo(data:str=None, # print the card of one, else list all
             ipc:int=1, # images per class
@@ -657,7 +710,9 @@ class Command(NamedTuple):
     more: Callable = lambda method: {}        # method -> title -> options from elsewhere
 
 data_options = lambda method: {'data': loading()}
+attacking = lambda method: {'attack': options(poison, skip=('progress',)) | options(attack)} | data_options(method)
 
+# %% ../nbs/970_cli.ipynb #0b6db9ff
 COMMANDS = dict(
     distill=Command(bpc_distill, 'data', learning),
     plan=Command(bpc_plan, 'data', learning),
@@ -674,6 +729,8 @@ COMMANDS = dict(
     transfer=Command(bpc_transfer, 'file', data_options),
     whole=Command(bpc_whole, 'data', data_options),
     tables=Command(bpc_tables),
+    poison=Command(bpc_poison, 'data', attacking),
+    inspect=Command(bpc_inspect, 'file', lambda method: {'check': options(inspected)} | data_options(method)),
     zoo=Command(bpc_zoo, 'data'),
     bench=Command(bpc_bench, more=lambda method: {'measurement': options(bench), 'quality': options(quality)}),
     scale=Command(bpc_scale),
