@@ -74,7 +74,7 @@ def test_help_of_a_method_is_its_own(command, method, bpc):
     for k, default in own.items():
         text = said['--' + k.replace('_', '-')]
         assert ' '.join((notes[k] or '').split()) in text and len(text.split()) > 3 # no option without a comment
-        assert text.endswith(f' (default: {default})') if default not in (None, '') else '(default' not in text
+        assert text.endswith(f' (default: {default})') if default not in (None, '') and default is not False else '(default' not in text
     m = registry()[method]
     assert m.steps == bool(section(out, 'loop')) and (m.steps and 'loss' not in m.without) == bool(section(out, 'energy'))
 

@@ -39,8 +39,14 @@ def sldd(task:Task, # network and data
          images:Natural=0, # in all, fewer than classes where that is wanted; 0: as many as ipc says
          lr_labels:Positive=.05, # rate of the numbers behind a label
          sure:NonNegative=2., # how far a label's own class is ahead at the start
-         epochs:Count=10, rate:Positive=.02, lr_rates:NonNegative=.01, known:bool=False, real:Count=1024, # as in `dd`
-         stride:Count=1, window:Natural=0) -> Learner: # likewise
+         epochs:Count=10, # passes that a student makes over the coreset
+         rate:Positive=.02, # size of a step at the start
+         lr_rates:NonNegative=.01, # rate at which step sizes are learned; 0: they stay
+         known:bool=False, # one initialisation, which the coreset keeps; else a new one in each step
+         real:Count=1024, # real images of the outer loss
+         stride:Count=1, # weights kept: of every step, every second ...; the others are computed again
+         window:Natural=0, # steps at the end that are differentiated; 0: all
+        ) -> Learner:
     "Images, labels and step sizes by the loss after training (soft-label distillation)"
     K = task.data.K
     labels = soft_labels(K, lr_labels, sure)._replace(optimiser='adam', momentum=.5)
