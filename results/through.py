@@ -23,7 +23,7 @@ from bpc_nb.networks import network
 from bpc_nb.train import train, untrained
 
 HERE = Path(__file__).parent
-OTHERS = dict(mnist=('convnet:width=32', 'mlp'), digits=('convnet:width=32,depth=2', 'mlp:width=128'))
+OTHERS = dict(mnist=('convnet:width=32', 'mlp', 'lenet'), digits=('convnet:width=32,depth=2', 'mlp:width=128'))
 
 def lines(name:str) -> list:
     path = HERE/f'{name}.jsonl'
@@ -60,7 +60,7 @@ def best_random(data, net:str, n:int=20) -> Coreset: # chosen on held-out images
 
 def baselines():
     for name in 'mnist','digits':
-        data, net = load(name), dict(mnist='lenet', digits='mlp:width=64')[name]
+        data, net = load(name), dict(mnist='convnet:width=16', digits='mlp:width=64')[name]
         sets = {'random real':data.draw(1, stream(0, 'beside')), 'best of 20 random':best_random(data, net),
                 'average of the class':k_means(Task(None, data=data))(data.draw(1, stream(0)), stream(0))}
         own = {f"{r['method']}, {'known' if r['config']['known'] else 'any'} start":S for r,S in with_schedule()
