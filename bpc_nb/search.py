@@ -162,8 +162,8 @@ def as_cell(r:dict) -> dict: # a line of a grid or a search
 
 def renamed_line(r:dict) -> dict:
     "A line with the name of today"
-    if 'config' in r: return r | dict(key=key(as_cell(r)))
-    if 'recipe' not in r: return r # named by a file, not by options
+    if 'config' in r and 'key' in r: return r | dict(key=key(as_cell(r)))
+    if 'recipe' not in r: return r # named by a file, or by nothing
     repeats = [[c.get(k, CELL[k]) for k in REPEATS] for c in combinations({k:v for k,v in r['cell'].items() if k in REPEATS})]
     return r | dict(key=named([name_of(as_cell(r)), r['steps'], repeats]))
 
