@@ -79,7 +79,7 @@ def test_pickle_is_refused_and_not_run(refused, tmp_path):
     ('--ipc 0', 'at least 1, found 0'), ('--ipc -3', 'at least 1, found -3'), ('--ipc ten', "'ten' is not a whole number"), ('--ipc', 'expected one argument'),
     ('--steps 0', 'steps'), ('--every 0', 'every'), ('--select-runs 0', 'runs'), ('--lr fast', "'fast' is not a number"),
     ('--size 2.5', 'size'), ('--fold 9', 'fold'), ('--held-out 2', 'held_out'), ('--folds 1', 'folds'),
-    ('--method cdd', "did you mean 'cd'?"), ('--net convnett', "did you mean 'convnet'?"), ('--net convnet:widht=8', "did you mean 'width'?"),
+    ('--method ccd', "did you mean 'cd'?"), ('--net convnett', "did you mean 'convnet'?"), ('--net convnet:widht=8', "did you mean 'width'?"),
     ('--net torchvision:resnet19', "did you mean 'resnet18'?"), ('--tempertaure 1', "did you mean '--temperature'?"), ('--k-mx 1', "did you mean '--k-max'?"),
     ('--loss crossentropy', "did you mean 'cross_entropy'?"), ('--scale maen', "expected 'mean', 'sum' or a number above 0"), ('--optimiser sdg', "did you mean 'sgd'?"),
     ('--start rael', "did you mean 'real'?"), ('--select-protocol quik', "did you mean 'quick'?"), ('--augment flop', "did you mean 'flip'?"), ('--device gpu', 'device'),

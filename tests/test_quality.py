@@ -233,7 +233,7 @@ def test_one_command_knows_all_kinds(tmp_path, capsys, monkeypatch):
     assert line['kind']=='quality' and line['rows'][0]['method']=='random' and line['made']['threads']
     for words, said in (('--methods cd', 'give it with --kinds quality'), ('--kinds quality --repeats 2', 'without --kinds quality'),
                         ('--kinds step,quality', 'quality is measured by itself'), ('--png a.png', 'only --kinds quality is drawn'),
-                        ('--kinds quality --methods cdd', "did you mean 'cd'"), ('--kinds quality --seconds 0', 'expected a number above 0')):
+                        ('--kinds quality --methods ccd', "did you mean 'cd'"), ('--kinds quality --seconds 0', 'expected a number above 0')):
         code, out, err = bpc(f'bench {words}')
         assert code==2 and said in err and err.count('\n')==1
     assert main(['bench', '--kinds', 'quality', '--methods', 'none', '--peer', 'nowhere', '--peer-options', '--num_experts 3'])==2
