@@ -275,7 +275,7 @@ def next_to(found:dict, out:Path) -> str: # found: from `left_in`
                       f"next: bpc evaluate {kept} --control", f"      bpc show {kept}", f"      bpc explore {out}"])
 
 # %% ../nbs/970_cli.ipynb #01337019
-def bpc_distill(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
+def bpc_distill(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
                 ipc:int=1, # images per class
                 method:str=DEFAULT, # one of `bpc list`
                 out:str=None, # the run's folder (default: runs/METHOD-DATA-IPC-SEED)
@@ -307,7 +307,7 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
     return left_in(out, coreset) if json else next_to(left_in(out, coreset), out)
 
 # %% ../nbs/970_cli.ipynb #3607b438
-def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
+def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
              ipc:int=1, # images per class
              method:str=DEFAULT, # one of `bpc list`
              device:str='auto', # cpu, cuda or auto
@@ -329,7 +329,7 @@ def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, 
     return '\n'.join([head, as_lines(seconds | room), *p['advice']])
 
 # %% ../nbs/970_cli.ipynb #f419b0af
-def bpc_experts(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
+def bpc_experts(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
                 net:str=None, # architecture, e.g. convnet:width=32,depth=2 (default: convnet, or mlp for a table)
                 out:str='experts', # the buffer's folder; an unfinished one is continued
                 device:str='auto', # cpu, cuda or auto
@@ -438,7 +438,7 @@ def bpc_show(file, # a coreset
     return found if json else (space.show(s) + '\n\n')*(can_draw() or not space.eight_bit) + as_lines(found)
 
 # %% ../nbs/970_cli.ipynb #274f818d
-def bpc_data(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
+def bpc_data(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
              json:bool=False, # print one JSON object
              **given):
     "Say what was found in data: sizes, classes, counts"
@@ -528,7 +528,7 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
     return table(scores, ('trained on it', 'accuracy, %', 'random real')) + '\n' + how
 
 # %% ../nbs/970_cli.ipynb #5cd16616
-def bpc_whole(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
+def bpc_whole(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
               net:str=None, # of the students (default: that of the recipe for contrastive divergence)
               results:str='results', # folder of `whole.jsonl`
               protocol:str='dc', # how students are trained: one of `bpc list`
@@ -544,7 +544,7 @@ def bpc_whole(data:str='digits', # a data set's name, a folder of class folders,
     return r if json else f"{mean_percent(r)} %: {how}"
 
 # %% ../nbs/970_cli.ipynb #a8b91926
-def bpc_poison(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv or .npz file
+def bpc_poison(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
                attacked:str=None, # the class that shall be forgotten, by name or number
                target:str=None, # the class that it shall be called
                net:str=None, # architecture of the trained networks (default: that of most recipes for the data)
@@ -580,7 +580,7 @@ def inspection(found:dict, data:Data, net:str) -> str: # found: as `inspected` g
 def bpc_inspect(file, # a coreset, from wherever it comes
                 data:str=None, # your own data (default: as the coreset says)
                 net:str=None, # architecture of the trained networks (default: the coreset's own)
-                experts:dict={}, # options of the trained networks, e.g. n=5,epochs=5 (default: n=5)
+                experts:dict={}, # options of the trained networks, e.g. n=5,epochs=5 (default: n=5,seed=1)
                 device:str='auto', # cpu, cuda or auto
                 json:bool=False, # print one JSON object
                 **given):
@@ -589,7 +589,7 @@ def bpc_inspect(file, # a coreset, from wherever it comes
     for k in how.keys() & {'lr','epochs'} if S.steps is not None else ():
         raise ValueError(f"{k}: the coreset has step sizes of its own, so {k}= would change nothing; leave it out")
     S, data, net = matched(S, data_of(S, data, given), net)
-    found = inspected(S, data, net, trained(data, net, dict(n=5) | experts, auto(device), not json), **how)
+    found = inspected(S, data, net, trained(data, net, dict(n=5, seed=1) | experts, auto(device), not json), **how)
     bad = suspicions(found, data.classes)
     found = dict(coreset=str(file), data=data.name, net=net.name, wrong=bad) | found
     if not bad: return found if json else inspection(found, data, net.name) + '\nnothing speaks against it'

@@ -206,7 +206,9 @@ def counted(runs:int, # of this process, over all stages
 # %% ../nbs/310_evaluate.ipynb #151f381a
 def real_beside(S:Coreset, data:Data, ipc:int, gen) -> Coreset:
     "Random real images, at the same storage and from the same initialisation"
-    return stored(data.draw(ipc*DECODERS[S.decode].times, gen), S.decode)._replace(init=S.init)
+    r = stored(data.draw(ipc*DECODERS[S.decode].times, gen), S.decode)
+    same = {k:S.meta[k] for k in ('depth','rho','gamma') if k in S.meta} # what judges it judges them
+    return r._replace(init=S.init, meta=r.meta | same)
 
 def as_filed(S:Coreset, eight_bit:bool) -> tuple: # (coreset, whether that is the same)
     "A coreset after the 8-bit round trip, where that is asked for"

@@ -232,7 +232,7 @@ def until(end:float, # in seconds of `time.monotonic`; infinite: no end
 def twins(a:dict, b:dict) -> bool:
     "Do two cells have the same random control?"
     fields = 'ipc', 'seed', 'fold', 'zca', 'size', 'protocol', 'runs', 'evaluator'
-    own = lambda c: [c['data'].split()[0], c['config']['net'], c['config'].get('decode', 'identity')]
+    own = lambda c: [c['data'].split()[0], c['config']['net'], c['config'].get('decode', 'identity'), c['config'].get('known', False)]
     same = lambda c: [c.get(k, CELL[k]) for k in fields] + own(c)
     return same(a)==same(b)
 

@@ -1,15 +1,17 @@
-"""Coresets of closed forms under other judges than their own: wider features, trained features, students with learned and with hard labels.
+"""Coresets of closed forms and through training under other judges than their own: wider features, trained features, students with learned and with hard labels.
 
-    python results/judges.py [KEY ...]
+    python results/judges.py [--judge usual] [KEY ...]
 
-takes the lines of results/closed.jsonl whose names begin so (none: all that have learned targets of a regression) and adds a line to
-results/judges.jsonl for each judge that has none yet, each beside as many random real images. What has a line is not judged again.
+takes the lines of results/closed.jsonl and results/through.jsonl whose names begin so (none: all) and adds a line to results/judges.jsonl for each judge
+whose name begins so (none: all) and that has none yet, each beside as many random real images. What has a line is not judged again. *Usual students* have
+the network of the data set's recipe, learn by `dc` as those of all posteriors do, and know nothing of a schedule or a start that a coreset brings along.
 """
-import json, sys, time
+import argparse, json, time
 from pathlib import Path
 
 from bpc_nb.core import Coreset, provenance
 from bpc_nb.data import load
+from bpc_nb.distill import usual
 from bpc_nb.evaluate import evaluate
 from bpc_nb.fast import accelerate
 from bpc_nb.networks import network
@@ -19,7 +21,9 @@ LINES = HERE/'judges.jsonl'
 WIDE = 'convnet:width=128'
 
 def hard(S:Coreset) -> Coreset: return S._replace(y=S.y.argmax(1), targets=False) # the class of its largest target
+def bare(S:Coreset) -> Coreset: return S._replace(steps=None, init=None) # nothing but images and labels
 
+USUAL = {'usual students, learned labels': bare, 'usual students, hard labels': lambda S: hard(bare(S))}
 JUDGES = { # name -> (network or None: the coreset's own, what is judged, options of `evaluate`)
     'own features': (None, lambda S: S, dict(evaluator='ridge')),
     'wide features': (WIDE, lambda S: S, dict(evaluator='ridge')),
@@ -33,7 +37,7 @@ def lines(path:Path) -> list: return [json.loads(l) for l in path.read_text().sp
 
 def judged(line:dict, judge:str, data, runs:int=2) -> dict:
     "A line"
-    net, of, how = JUDGES[judge]
+    net, of, how = (usual(line['data'].split()[0], 'net'), USUAL[judge], dict(protocol='dc')) if judge in USUAL else JUDGES[judge]
     S = Coreset.load(HERE/'coresets'/f"{line['key']}.safetensors")
     own = line['config']['net']
     if line['method'] in ('kip','ls') or own=='convnet': own = 'convnet:width=64'
@@ -43,15 +47,21 @@ def judged(line:dict, judge:str, data, runs:int=2) -> dict:
     return {k:line[k] for k in ('key','method','data','ipc','zca')} | dict(judge=judge, net=net or own, runs=runs) | kept \
         | dict(seconds=round(time.perf_counter() - began), made=provenance())
 
+def asked(S:Coreset): # judges of a coreset: a regression wants targets, and there are labels to learn or there are none
+    return [k for k in (*USUAL, *JUDGES) if (S.targets or k in USUAL) and (S.y.is_floating_point() or k!='usual students, learned labels')]
+
 if __name__=='__main__':
-    sets = {}
-    for line in lines(HERE/'closed.jsonl'):
-        if not (HERE/'coresets'/f"{line['key']}.safetensors").exists() or not any(line['key'].startswith(k) for k in sys.argv[1:] or ['']): continue
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--judge', default=''); parser.add_argument('keys', nargs='*', default=[''])
+    options, sets = parser.parse_args(), {}
+    for line in lines(HERE/'closed.jsonl') + lines(HERE/'through.jsonl'):
+        path = HERE/'coresets'/f"{line['key']}.safetensors"
+        if not path.exists() or line['config'].get('images') is False or not any(line['key'].startswith(k) for k in options.keys):
+            continue # a schedule alone has no images of its own
         name = line['data'].split()[0], line['zca']
-        if name not in sets: sets = {name: load(name[0], zca=name[1])} # one at a time
-        if not Coreset.load(HERE/'coresets'/f"{line['key']}.safetensors").targets: continue
-        for judge in JUDGES:
-            if any((r['key'], r['judge'])==(line['key'], judge) for r in lines(LINES)): continue
+        for judge in asked(Coreset.load(path)):
+            if not judge.startswith(options.judge) or any((r['key'], r['judge'])==(line['key'], judge) for r in lines(LINES)): continue
+            if name not in sets: sets = {name: load(name[0], zca=name[1])} # one at a time
             row = judged(line, judge, sets[name])
             with open(LINES, 'a') as f: f.write(json.dumps(row) + '\n')
             print({k:row[k] for k in ('method','data','ipc','judge','accuracy_mean','accuracy_mean_random','nll_mean','seconds')}, flush=True)

@@ -47,6 +47,7 @@ def changed():
     for r,S in with_schedule():
         name, net = r['data'].split()[0], r['config']['net']
         data, cases = load(name), {k:(T, net) for k,T in altered(S).items()}
+        if not S.y.is_floating_point(): cases['real images, its schedule'] = S._replace(x=data.draw(len(S.x)//data.K, stream(0, 'beside')).x), net
         for other in OTHERS[name]:
             cases |= {f'{other}, its schedule':(S._replace(init=None), other), f'{other}, without schedule':(S._replace(steps=None, init=None), other)}
         for k,(T, on) in cases.items():
@@ -83,6 +84,7 @@ def adapted(steps:int=300, n:int=15):
         return [right(t, part) for t in in_order(energy(net.apply), torch.stack(some), [S.x, S.y], S.steps, True)]
     mean = lambda v: sum(v)/len(v)
     for images in True, False:
+        if any(r['images']==images for r in lines('adapted')): continue
         began, draw = time.perf_counter(), lambda S, gen: thetas[torch.randint(n-5, (), generator=gen).item()]
         l = scheduled(Task(None, net, data), 3, 1, .02, .01, False, 512, 1, 0, dict(x=IMAGES) if images else {}, first=draw)
         S = l.begin(data.draw(1, stream(0, 'start')), stream(0))

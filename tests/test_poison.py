@@ -37,7 +37,7 @@ def test_every_kind_of_coreset_is_inspected(data, mlp, thetas):
 def test_a_coreset_that_breaks_everything_singles_out_nothing(data, mlp, thetas):
     S = data.draw(2, stream(0))
     found = inspected(S._replace(y=(S.y + 1)%10, steps=torch.full((40, 1), .5)), data, mlp, thetas)
-    assert found['broken'] and found['singled_out'] == [] and 'all classes fall' in suspicions(found, data.classes)[0]
+    assert found['broken'] and found['singled_out'] == [] and 'most classes fall' in suspicions(found, data.classes)[0]
 
 def test_a_mislabelled_class_is_singled_out(data, mlp, thetas):
     S = data.draw(3, stream(0))

@@ -62,15 +62,17 @@ def in_batches(S:Coreset, K:int, batches:int) -> Coreset:
     i = torch.arange(len(S.x)).view(K, ipc).T.flatten() if batches > 1 else torch.arange(len(S.x))
     return S._replace(x=S.x[i], y=S.y[i])
 
-def unroll_fits(P:int, steps:int, stride:int, window:int, free:float): # weights, steps of a student; MB
+def unroll_fits(P:int, steps:int, stride:int, window:int, free:float, # weights, steps of a student; MB
+                what:str='epochs'): # the option that says how many steps
     "One sentence for a schedule whose weights would not fit in memory"
     def need(n, stride): return 4*P*(n if stride==1 else n/stride + stride)/1e6
-    n = window or steps
+    n = min(window or steps, steps)
     if need(n, stride) <= free: return
     root, last = max(2, round(n**.5)), max(1, int(free*1e6/(4*P)))
     other = f"stride={root}, which keeps {need(n, root):.0f} MB and computes each step once more, or " if need(n, root) <= free else ''
-    raise ValueError(f"epochs: the gradient through {n} steps of {P:,} weights keeps {need(n, stride):.0f} MB, and {free:.0f} are free; "
-                     f"take {other}window={last}, which differentiates the last {last} alone")
+    raise ValueError(f"{what}: the gradient through {n} steps of {P:,} weights keeps {need(n, stride):.0f} MB, and {free:.0f} are free; "
+                     + (f"take {other}window={last}, which differentiates the last {last} alone" if what=='epochs' else
+                        f"take {what}={last}"))
 
 # %% ../../nbs/750_dd.ipynb #7b1e3ccd
 def scheduled(task:Task, epochs:int, batches:int, rate:float, lr_rates:float, known:bool, real:int, stride:int, window:int, # as in `dd`

@@ -108,7 +108,7 @@ def reach(net:Network) -> float: return .999 if any(isinstance(m, Cosine) for m 
 def targets_for(h_q:Tensor, # (D,M), of the images as they are
                 W:Tensor, C:Tensor) -> tuple: # weights to reach (D,K); Phi^T Phi of the training images (D,D) -> ((M,K), error)
     "The targets whose regression agrees best with W on training images"
-    y = torch.linalg.lstsq(h_q.T@C@h_q, h_q.T@C@W).solution
+    y = torch.linalg.pinv(h_q.T@C@h_q, hermitian=True)@(h_q.T@C@W)
     miss = h_q@y - W
     return y, (miss*(C@miss)).sum().item()
 

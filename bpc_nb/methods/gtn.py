@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ..core import Coreset, stream
+from ..core import Coreset, free_mb, stream
 from ..energy import soft
 from ..learn import ENERGY, IMAGES, SECOND, Leaf, Learner, Method, Task
-from .dd import in_batches, loss_through, step_sizes
+from .dd import in_batches, loss_through, step_sizes, unroll_fits
 from ..networks import Network, network
 from ..options import Count, Positive, one_of
 
@@ -82,7 +82,8 @@ def gtn(task:Task, # network and data
     "A generator with a learned curriculum (generative teaching networks)"
     shape, K, follow = task.data.shape, task.data.K, loss_through(task, real)
     def begin(S:Coreset, gen:Generator):
-        _, B = passes(len(S.x), K, inner)
+        E, B = passes(len(S.x), K, inner)
+        unroll_fits(task.net.P, E*B, 1, 0, free_mb(S.x.device), 'inner')
         number = torch.randint(2**31, (), generator=gen, device=gen.device).item()
         return in_batches(S, K, B)._replace(meta=S.meta | dict(latents=number))
     def loss(S:Coreset, gen:Generator, carry):

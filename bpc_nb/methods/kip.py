@@ -19,7 +19,7 @@ from ..evaluate import without_steps
 from ..learn import ENERGY, Leaf, Learner, Method, Task, by_loss
 from ..metrics import summary
 from ..options import Count, Positive, Share, above_0, one_of, whole
-from ..ridge import LINKS, definite, targets_of
+from ..ridge import LINKS, definite, targets_of, unweighted
 
 # %% ../../nbs/710_kip.ipynb #1b6204fa
 def ntk(a:Tensor, b:Tensor=None, # examples (n,...), (m,...); None: among the first
@@ -67,7 +67,7 @@ def by_kernel(S:Coreset, data:Data, net, seed:tuple, part:str, runs=range(1), ti
     "The regression of an endlessly wide network"
     r, depth = (S.meta.get(k, v) if own is None else own for k,v,own in (('r', 1e-6, r), ('depth', 1, depth)))
     above_0('r', r); whole('depth', depth, 1)
-    S = without_steps(S, 'kernel')
+    S = unweighted(without_steps(S, 'kernel'), 'kernel')
     x, y, (X, labels) = S.x.double(), targets_of(S, data.K), getattr(data, part)
     K, to_probs = ntk(x, None, depth), choose(link, LINKS, 'link')
     probs = [to_probs(*kernel_ridge(K, ntk(b, x, depth), y, r, ntk_own(b, depth))) for b in X.to(x).split(1000)]
@@ -104,6 +104,7 @@ def kip(task:Task, # data
         lr_targets:Positive=.01, # rate of a target, where they are learned
        ) -> Learner:
     "Kernel inducing points (KIP)"
+    if corrupt and learn=='labels': raise ValueError("corrupt: with learn='labels' no image moves; leave it out, or take learn='both'")
     data = task.data
     labels = Leaf(lambda S: S.y, lambda S, y: S._replace(y=y), lr=lr_targets, optimiser='adam', momentum=.9)
     of = by_loss(kip_loss(data, real, depth, r), y=labels)
@@ -122,7 +123,7 @@ def label_solve(task:Task, # data
         for T,t in zip(data.train.x.split(2000), Y.split(2000)):
             k = ntk(T.to(x), x, depth)
             KK, KY = KK + k.T@k, KY + k.T@t.to(k)
-        K, z = ntk(x, None, depth), torch.linalg.lstsq(KK, KY).solution
+        K, z = ntk(x, None, depth), torch.linalg.pinv(KK, hermitian=True)@KY
         return S._replace(y=(K@z + r*K.diagonal().mean()*z).to(S.x), targets=True)
     return of
 

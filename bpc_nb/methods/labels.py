@@ -33,7 +33,8 @@ def dealt_to(S:Coreset, K:int, images:int) -> Coreset: # images: in all; 0: as t
     if images > len(S.x): raise ValueError(f"images: found {images}, and there are {len(S.x)} to begin with; take a larger ipc")
     k, y = torch.arange(max(K, images)), torch.zeros(images, K)
     y[k%images, k%K] = 1.
-    return S._replace(x=S.x[:images], y=(y/y.sum(1, keepdim=True)).to(S.x))
+    in_turn = torch.arange(len(S.x)).view(K, -1).T.flatten()[:images] # one of each class, then the next of each
+    return S._replace(x=S.x[in_turn], y=(y/y.sum(1, keepdim=True)).to(S.x))
 
 def sldd(task:Task, # network and data
          images:Natural=0, # in all, fewer than classes where that is wanted; 0: as many as ipc says
@@ -115,6 +116,8 @@ def from_base(base, data, S:Coreset, gen:Generator) -> Coreset: # base: data set
     "As many images of another data set, in the task's space"
     other = load(base)
     if len(other.shape)!=3 or len(data.shape)!=3: raise ValueError(f"base: {other.name} and {data.name} must both be images")
+    if len(other.train.y) < len(S.x):
+        raise ValueError(f"base: {other.name} has {len(other.train.y)} training images, fewer than {len(S.x)}; take a smaller ipc")
     x = other.transform.inverse(other.train.x[torch.randperm(len(other.train.y), generator=gen)[:len(S.x)]])
     x = F.interpolate(x, data.shape[1:], mode='bilinear', antialias=True)
     x = x.mean(1, keepdim=True) if data.shape[0]==1 else x.expand(-1, data.shape[0], -1, -1)

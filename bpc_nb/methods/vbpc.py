@@ -22,7 +22,7 @@ from .frepo import network_source, of_targets, regressors, with_targets
 from ..metrics import summary
 from ..networks import Network, last_layer
 from ..options import Count, Natural, NonNegative, Positive, above_0
-from ..ridge import definite, targets_of
+from ..ridge import definite, targets_of, unweighted
 
 # %% ../../nbs/730_vbpc.ipynb #813ebebb
 class LastLayer(NamedTuple):
@@ -42,7 +42,7 @@ def last_layer_posterior(phi:Tensor, # features (M,D)
     "Mean and covariance of the weights in closed form"
     c = beta*rho/gamma
     K = phi@phi.T
-    L = definite(K, c)
+    L = definite(K, c, 'rho/gamma')
     return LastLayer(phi, L, phi.T@torch.cholesky_solve(y, L), rho, c)
 
 def logits_of(q:LastLayer, f:Tensor) -> tuple: # features of other images (N,D) -> mean (N,K), variance (N,), the same for each class
@@ -86,7 +86,7 @@ def by_vbpc(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(
     "The predictive distribution of a last layer with a Gaussian posterior"
     rho, gamma = (S.meta.get(k, v) if own is None else own for k,v,own in (('rho', 1., rho), ('gamma', 100., gamma)))
     for k,v in dict(rho=rho, gamma=gamma).items(): above_0(k, v)
-    S, o = without_steps(S, 'vbpc'), choose(protocol, PROTOCOLS, 'protocol') if protocol else None
+    S, o = unweighted(without_steps(S, 'vbpc'), 'vbpc'), choose(protocol, PROTOCOLS, 'protocol') if protocol else None
     y = targets_of(S, data.K)
     x, labels = (t.to(S.x.device) for t in getattr(data, part))
     def row(theta):
