@@ -149,8 +149,8 @@ def test_a_broken_ridge_is_seen(data, ten, monkeypatch, part):
     true = getattr(chapter, part)
     monkeypatch.setattr(chapter, part, dict(
         targets_of=lambda S, K: true(S, K) + 1/K, # without the centre
-        variance=lambda *a: 1.1*true(*a),
-        ridge=lambda phi, y, r, w: true(phi, y, r), # without weights
+        variance=lambda *a, **k: 1.1*true(*a, **k),
+        ridge=lambda phi, y, r, w, **k: true(phi, y, r), # without weights
         by_evidence=lambda phi, y, w: 1e-6)[part])
     with pytest.raises(AssertionError): check(data, ten._replace(w=WEIGHTS), network(MLP, data.shape, data.K))
 
