@@ -9,9 +9,9 @@ __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR',
            'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle', 'place_of', 'run_before', 'read_json',
            'note_choice', 'without_recipe', 'as_chosen', 'left_in', 'next_to', 'bpc_distill', 'bpc_plan', 'bpc_experts',
            'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list',
-           'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_poison', 'inspection',
-           'bpc_inspect', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning',
-           'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'parse', 'main']
+           'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher', 'bpc_poison',
+           'inspection', 'bpc_inspect', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion',
+           'learning', 'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -41,6 +41,7 @@ from .networks import NETWORKS, default_net, network
 from .options import options_of, plain, rules
 from .plan import plan
 from .poison import attack, inspected, poison, sound_attack, suspicions, trained
+from .teacher import SPEC, TRAINED, squeezed
 from .predictive import POSTERIORS, predictive
 from .quality import bpc_bench, quality
 from .runs import free_for
@@ -543,6 +544,23 @@ def bpc_whole(data:str='digits', # a data set's name, a folder of class folders,
     how = "{runs} students of {n_train} images of {data}, {net}, protocol {protocol} ({epochs} epochs)".format(**r)
     return r if json else f"{mean_percent(r)} %: {how}"
 
+# %% ../nbs/970_cli.ipynb #97t00002
+def bpc_teacher(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
+                net:str=SPEC, # architecture, with batch normalisation
+                experts:dict={}, # options of its training, e.g. epochs=40 (default: as in the chapter on teachers)
+                device:str='auto', # cpu, cuda or auto
+                json:bool=False, # print one JSON object
+                **given):
+    "Make the teacher of a data set, or say how good it is"
+    data = data_from(data, given)
+    t = squeezed(data, network(net, data.shape, data.K), experts, auto(device), not json)
+    part = 'held' if len(data.held.y) else 'train'
+    x, y = getattr(data, part)
+    right = (predict(t.net, t.theta.cpu(), x, {k:v.cpu() for k,v in t.stats.items()}).argmax(1)==y).double().mean().item()
+    found = dict(data=data.name, net=t.net.name, parameters=t.net.P, part=part, images=len(y), accuracy=right) | TRAINED | experts
+    if json: return found
+    return as_lines(dict(teacher=f"{net} for {data.name}, {found['epochs']} epochs", accuracy=f"{100*right:.1f} % of {len(y)} {'held-out' if part=='held' else 'training'} images"))
+
 # %% ../nbs/970_cli.ipynb #a8b91926
 def bpc_poison(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
                attacked:str=None, # the class that shall be forgotten, by name or number
@@ -729,6 +747,7 @@ COMMANDS = dict(
     transfer=Command(bpc_transfer, 'file', data_options),
     whole=Command(bpc_whole, 'data', data_options),
     tables=Command(bpc_tables),
+    teacher=Command(bpc_teacher, 'data', data_options),
     poison=Command(bpc_poison, 'data', attacking),
     inspect=Command(bpc_inspect, 'file', lambda method: {'check': options(inspected)} | data_options(method)),
     zoo=Command(bpc_zoo, 'data'),

@@ -6,9 +6,9 @@
 __all__ = ['CELL', 'MARKS', 'MEANING', 'NEVER', 'ONCE_SAID', 'SMALL', 'RESULTS', 'own', 'can_be', 'check_cell', 'read_tables',
            'line_of', 'combinations', 'cells', 'bare', 'named', 'numbers', 'spelled', 'cell_options', 'key',
            'same_options', 'lines', 'of_students', 'done', 'held', 'add', 'file_digest', 'keep', 'coreset_file',
-           'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'run_cell', 'transfers', 'best_here',
-           'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests', 'unfinished',
-           'finish', 'each', 'prepare', 'picked', 'grid', 'waiting', 'found']
+           'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'course', 'run_cell', 'transfers',
+           'best_here', 'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests',
+           'unfinished', 'finish', 'each', 'prepare', 'picked', 'grid', 'waiting', 'found']
 
 # %% ../nbs/950_grid.ipynb #617b8437
 import hashlib, itertools, json, os, re, shutil, signal, tempfile, time, tomllib, warnings
@@ -265,6 +265,13 @@ def clock(path:Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, lambda tmp: Path(tmp).write_text(f'{before + time.perf_counter() - began:.1f}'))
 
+# %% ../nbs/950_grid.ipynb #6ec17407
+def course(out:Path) -> list: # [[step, held-out accuracy], ...]
+    "What a run saw at its looks"
+    path = out/'log.jsonl'
+    rows = [json.loads(l) for l in path.read_text().splitlines()] if path.exists() else []
+    return [[r['step'], round(r['accuracy_mean'], 4)] for r in rows if 'accuracy_mean' in r]
+
 # %% ../nbs/950_grid.ipynb #765bde0a
 def run_cell(cell:dict, # as `cells` gives it
              root=None, # where data sets are looked for
@@ -290,7 +297,7 @@ def run_cell(cell:dict, # as `cells` gives it
         result |= {f'{k}_half':v for k,
                    v in judge(coreset._replace(x=coreset.x.float()), eight_bit=False).items() if k.startswith(('accuracy','nll'))}
     seconds = dict(distill=float((out/'seconds').read_text()), evaluate=round(time.perf_counter()-made, 1))
-    return coreset, dict(key=key(cell), **bare(cell)) | result | dict(data=data.name, checksum=data.meta['checksum'],
+    return coreset, dict(key=key(cell), **bare(cell)) | result | dict(data=data.name, checksum=data.meta['checksum'], looks=course(out),
                                                                       held_out=coreset.meta['held_out'], step=coreset.meta['step'],
                                                                       seconds=seconds, fast=used, made=provenance())
 

@@ -93,6 +93,7 @@ class Learner(NamedTuple):
     leaves: dict = dict(x=IMAGES) # name -> `Leaf`
     carry: Callable|None = None # `(coreset, gen) -> carry`, kept from step to step; None: begun anew, as None, in each step
     begin: Callable|None = None # `(coreset, gen) -> coreset`, before the first step
+    last: bool = False # what the last look saw is the coreset, not what did best
 
 def by_loss(loss:Callable, # `(coreset, gen, **own) -> scalar`
             **leaves:Leaf, # beside the images
@@ -301,7 +302,7 @@ def looked(l:Learner, S:Coreset, s:State, average:float, judge:Callable, values)
     "A look at the held-out part: the candidate is kept if it is the best"
     leaves = candidate(l, s, average)
     found = judge(shown(l, S, leaves))
-    if found['accuracy_mean'] > s.score: s = s._replace(best=leaves, score=found['accuracy_mean'], at=s.step)
+    if l.last or found['accuracy_mean'] > s.score: s = s._replace(best=leaves, score=found['accuracy_mean'], at=s.step)
     small = {k:t.tolist() for k,t in s.leaves.items() if not l.leaves[k].put and t.numel() <= NOTED}
     return s, dict(step=s.step, loss=sum(values)/len(values), **found, best=s.score) | (dict(own=small) if small else {})
 

@@ -3,7 +3,7 @@
     python results/curve.py [SECONDS]
 
 adds a line to results/curve.jsonl for each way that has none yet: steps, seconds of the processor on one thread, without looks, and
-accuracy on held-out images of the regression on networks that nothing has trained. Each of the others differs from the first in one thing.
+accuracy on held-out images of the regression on networks that nothing has trained. Ways of one data set and size differ in what their names say.
 """
 import json, sys, time
 from pathlib import Path
@@ -20,6 +20,9 @@ FIRST = dict(net='convnet:width=64', real=256, pool=0, average=.99, lr=.01, lr_t
 WAYS = { # (data, images a class) -> way -> options; in each of the others one thing is changed, or two
     ('cifar10', 1): {'whitened, fresh networks': dict(zca=True), 'not whitened': dict(zca=False), 'a pool of ten': dict(zca=True, pool=10),
                      'images 3x': dict(zca=True, lr=.03), 'images 3x, targets 10x': dict(zca=True, lr=.03, lr_targets=.01)},
+    ('cifar10', 10): {'wide': dict(zca=True, net='convnet:width=128'),
+                      'wide, images 3x, targets 10x': dict(zca=True, net='convnet:width=128', lr=.03, lr_targets=.01)},
+    ('mnist', 1): {'rates of the recipe': {}},
     ('mnist', 10): {'rates of the recipe': {}, 'images 3x, targets 10x': dict(lr=.03, lr_targets=.01), 'targets 10x': dict(lr_targets=.01),
                     'images 10x, targets 10x': dict(lr=.1, lr_targets=.01), 'images 3x': dict(lr=.03)}}
 

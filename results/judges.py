@@ -1,12 +1,13 @@
-"""Coresets of closed forms and through training under other judges than their own: wider features, trained features, students with learned and with hard labels.
+"""Coresets of closed forms, through training and of a teacher under other judges than their own: wider features, trained features, students with learned and with hard labels.
 
     python results/judges.py [--judge usual] [KEY ...]
 
-takes the lines of results/closed.jsonl and results/through.jsonl whose names begin so (none: all) and adds a line to results/judges.jsonl for each judge
+takes the lines of results/closed.jsonl, through.jsonl and statistics.jsonl whose names begin so (none: all) and adds a line to results/judges.jsonl for each judge
 whose name begins so (none: all) and that has none yet, each beside as many random real images. What has a line is not judged again. *Usual students* have
 the network of the data set's recipe, learn by `dc` as those of all posteriors do, and know nothing of a schedule or a start that a coreset brings along.
 """
 import argparse, json, time
+from itertools import chain
 from pathlib import Path
 
 from bpc_nb.core import Coreset, provenance
@@ -18,6 +19,7 @@ from bpc_nb.networks import network
 
 HERE = Path(__file__).parent
 LINES = HERE/'judges.jsonl'
+STUDIES = 'closed', 'through', 'statistics'
 WIDE = 'convnet:width=128'
 
 def hard(S:Coreset) -> Coreset: return S._replace(y=S.y.argmax(1), targets=False) # the class of its largest target
@@ -54,7 +56,7 @@ if __name__=='__main__':
     parser = argparse.ArgumentParser()
     parser.add_argument('--judge', default=''); parser.add_argument('keys', nargs='*', default=[''])
     options, sets = parser.parse_args(), {}
-    for line in lines(HERE/'closed.jsonl') + lines(HERE/'through.jsonl'):
+    for line in [*chain(*(lines(HERE/f'{n}.jsonl') for n in STUDIES))]:
         path = HERE/'coresets'/f"{line['key']}.safetensors"
         if not path.exists() or line['config'].get('images') is False or not any(line['key'].startswith(k) for k in options.keys):
             continue # a schedule alone has no images of its own

@@ -1,9 +1,9 @@
 """What is left of a coreset with a schedule when anything about the schedule changes, what neighbours and baselines do, and networks that come from other data.
 
-    python results/through.py [changed] [baselines] [adapted]
+    python results/through.py [changed] [own] [baselines] [adapted]
 
 `changed` takes the coresets of results/through.jsonl that have step sizes, and adds to results/changed.jsonl a line for each condition that has none yet: other step sizes,
-another order, other initialisations, other networks, no schedule. `baselines` judges random images, the best of twenty random sets, centres of k-means and learned images by
+another order, other initialisations, other networks, no schedule. `own` gives the images of learned labels their own labels back. `baselines` judges random images, the best of twenty random sets, centres of k-means and learned images by
 students and by the nearest neighbour. `adapted` begins at networks that were trained on digits and takes three steps on ten images of MNIST. All on test images, once.
 """
 import json, sys, time
@@ -55,6 +55,15 @@ def changed():
                 add('changed', dict(key=r['key'], method=r['method'], data=r['data'], examples=len(S.x), known=r['config']['known'],
                                     learned=r['config'].get('images', True), change=k) | worth(T, data, 1 if T.init is not None else 3, net=on, protocol='dc'))
 
+def own():
+    have = {(r['key'], r['change']) for r in lines('changed')}
+    for r in lines('through'):
+        if r['method']!='ld' or r['config']['base'] or (r['key'], 'labels of their own') in have: continue
+        S, data = Coreset.load(HERE/'coresets'/f"{r['key']}.safetensors"), load(r['data'].split()[0])
+        hard = S._replace(y=torch.arange(data.K).repeat_interleave(len(S.x)//data.K)) # images are drawn class by class
+        add('changed', dict(key=r['key'], method='ld', data=r['data'], examples=len(S.x), change='labels of their own')
+            | worth(hard, data, r['runs'], net=r['config']['net'], protocol=r['protocol']))
+
 def best_random(data, net:str, n:int=20) -> Coreset: # chosen on held-out images
     sets = [data.draw(1, stream(0, 'best', i)) for i in range(n)]
     return max(sets, key=lambda S: evaluate(S, data, 1, net=net, protocol='dc', part='held', eight_bit=False)['accuracy_mean'])
@@ -95,4 +104,4 @@ def adapted(steps:int=300, n:int=15):
                             accuracy_mean=mean(tests), accuracy_runs=tests, seconds=round(time.perf_counter() - began)))
 
 if __name__=='__main__':
-    for what in sys.argv[1:] or ('changed','baselines','adapted'): dict(changed=changed, baselines=baselines, adapted=adapted)[what]()
+    for what in sys.argv[1:] or ('changed','own','baselines','adapted'): dict(changed=changed, own=own, baselines=baselines, adapted=adapted)[what]()
