@@ -51,7 +51,7 @@ def file(bpc, S):
 # --- registries ---------------------------------------------------------------------------------------------------------------
 
 def test_what_there_is():
-    assert {*evaluators()} == {'students', *POSTERIORS, 'ridge', 'last-layer', 'kernel', 'vbpc', 'vbpc-untrained', 'knn', 'bag'}
+    assert {*evaluators()} == {'students', *POSTERIORS, 'ridge', 'last-layer', 'kernel', 'vbpc', 'vbpc-untrained', 'knn', 'bag', 'soft'}
     assert all(tuple(k for k,p in inspect.signature(f).parameters.items() if p.kind is not p.POSITIONAL_ONLY)[:len(GIVEN)] == GIVEN for f in evaluators().values())
     assert {'cd', 'random', 'herding'} <= registry().keys() and registry('samplers') == {}
 

@@ -1,0 +1,69 @@
+"""What comes from a teacher: runs that go on, what is taken at the end, what is refused, and a broken loss that is seen."""
+import json
+
+import pytest
+import torch
+
+from bpc_nb.core import Coreset, stream
+from bpc_nb.data import load
+from bpc_nb.distill import distill
+from bpc_nb.evaluate import evaluate
+from bpc_nb.methods import sre2l
+from bpc_nb.networks import network
+from bpc_nb.teacher import TRAINED, squeezed, watcher
+
+NORM = 'convnet:width=4,depth=2,norm=batch'
+BRIEF = dict(net=NORM, steps=6, every=3, select_runs=1, select_evaluator='ridge', progress=False)
+
+
+@pytest.fixture
+def quick(home, monkeypatch): monkeypatch.setitem(TRAINED, 'epochs', 2)
+
+
+@pytest.mark.parametrize('method', ['sre2l', 'dwa'])
+def test_a_recovery_goes_on_bit_for_bit_and_ends_with_its_last_look(quick, tmp_path, method):
+    whole = distill(method, 'digits', 2, out=tmp_path/'whole', **BRIEF)
+    distill(method, 'digits', 2, out=tmp_path/'run', **BRIEF | dict(steps=3))
+    again = distill(method, 'digits', 2, out=tmp_path/'run', resume=True, **BRIEF)
+    assert torch.equal(whole.x, again.x) and whole.meta['step']==6
+    assert -1e-5 < whole.pixels().min() and whole.pixels().max() < 1 + 1e-5
+
+
+def recovered(data, t, watch, steps=60): # from noise, one batch
+    S = data.draw(1, stream(0))
+    x = torch.randn(S.x.shape, generator=stream(1)).requires_grad_()
+    optim = torch.optim.Adam([x], lr=.1)
+    for _ in range(steps):
+        optim.zero_grad(); sre2l.recovery_loss(watch, t, t.theta, x, S.y, .01, 1.).backward(); optim.step()
+    with torch.no_grad(): logits, seen = watcher(t.net)(t.theta, x, t.stats)
+    far = sum((seen[k][1] - v).norm() for k,(m,v) in sre2l.kept(t.stats).items())
+    return (logits.argmax(1)==S.y).float().mean().item(), far.item()
+
+def test_a_teacher_names_what_is_recovered_and_a_blind_one_does_not(quick):
+    data = load('digits')
+    t = squeezed(data, network(NORM, data.shape, 10), dict(epochs=12))
+    named, near = recovered(data, t, watcher(t.net))
+    def blind(theta, x, stats): # no gradient of the statistics: noise keeps its own
+        logits, seen = watcher(t.net)(theta, x, stats)
+        return logits, {k:(m.detach(), v.detach()) for k,(m,v) in seen.items()}
+    _, far = recovered(data, t, blind)
+    assert named==1. and near < .8*far
+
+
+def test_what_is_refused(quick):
+    data = load('digits')
+    for said, options in (('keeps no statistics', dict(net='mlp')), ("direction: unknown", dict(direction='up')), ('labels', dict(labels='soft'))):
+        with pytest.raises(ValueError, match=said): distill('dwa', data, 1, **BRIEF | options)
+    with pytest.raises(ValueError, match='temperature: '): evaluate(data.draw(1, stream(0)), data, 1, net=NORM, evaluator='soft', temperature=-1.)
+    with pytest.raises(ValueError, match='step sizes'): evaluate(data.draw(1, stream(0))._replace(steps=torch.ones(1, 1)), data, 1, net=NORM, evaluator='soft')
+
+
+def test_commands(quick, bpc):
+    code, out, err = bpc('teacher', 'digits', '--net', NORM, '--json')
+    assert code==0 and json.loads(out)['accuracy'] > .1
+    code, out, err = bpc('distill', 'digits', '--method', 'sre2l', '--net', NORM, '--steps', 2, '--every', 2, '--select-evaluator', 'ridge', '--out', 'run', '--json')
+    assert code==0, err
+    code, out, err = bpc('evaluate', json.loads(out)['coreset'], '--evaluator', 'soft', '--set', 'epochs=2', '--runs', 1, '--control', '--json')
+    assert code==0 and {'accuracy_mean','accuracy_mean_random','taught_by'} <= json.loads(out).keys()
+    code, out, err = bpc('teacher', 'digits', '--net', 'mlp')
+    assert code==2 and 'convnet:norm=batch' in err
