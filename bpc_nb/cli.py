@@ -34,24 +34,26 @@ from .evaluate import PROTOCOLS, evaluate, evaluators, matched, no_idle_protocol
 from .experts import experts
 from .explorer import bpc_explore
 from .grid import grid, transfer, waiting, whole_data
-from .learn import kinds, outer
-from .metrics import METRICS, accuracy
 from .images import NAMED, TEXTS, own_name
+from .learn import kinds, outer
+
+# %% ../nbs/970_cli.ipynb #b0d9e703
+from .metrics import METRICS, accuracy
 from .networks import NETWORKS, default_net, network
 from .options import options_of, plain, rules
 from .plan import plan
 from .poison import attack, inspected, poison, sound_attack, suspicions, trained
-from .teacher import SPEC, TRAINED, squeezed
 from .predictive import POSTERIORS, predictive
-from .quality import bpc_bench, quality
-from .runs import free_for
-from .ranks import Place, auto, joined, restarts, same_on_all
 from .progress import board
+from .quality import bpc_bench, quality
+from .ranks import Place, auto, joined, restarts, same_on_all
+from .runs import free_for
 from .scale import bpc_scale
 from .search import as_grid_table, rekey, search
 from .show import can_draw, show_rows
 from .spaces import SPACES, space_of
 from .tables import RESULTS, all_tables, markdown
+from .teacher import SPEC, TRAINED, squeezed
 from .zoo import catalogue, card, described, update as update_zoo
 
 # %% ../nbs/970_cli.ipynb #e5c7ae75
@@ -559,7 +561,8 @@ def bpc_teacher(data:str='digits', # a data set's name, a folder of class folder
     right = (predict(t.net, t.theta.cpu(), x, {k:v.cpu() for k,v in t.stats.items()}).argmax(1)==y).double().mean().item()
     found = dict(data=data.name, net=t.net.name, parameters=t.net.P, part=part, images=len(y), accuracy=right) | TRAINED | experts
     if json: return found
-    return as_lines(dict(teacher=f"{net} for {data.name}, {found['epochs']} epochs", accuracy=f"{100*right:.1f} % of {len(y)} {'held-out' if part=='held' else 'training'} images"))
+    of = 'held-out' if part=='held' else 'training'
+    return as_lines(dict(teacher=f"{net} for {data.name}, {found['epochs']} epochs", accuracy=f"{100*right:.1f} % of {len(y)} {of} images"))
 
 # %% ../nbs/970_cli.ipynb #a8b91926
 def bpc_poison(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from .augment import Strategy, augment as augmentation
+from .augment import Strategy, augment as augmentation, suited
 from .auto import FORMATS, Format, fitted, unformatted
 from .core import provenance, stream, within_memory, write_atomic
 from .data import Data, Split
@@ -93,6 +93,7 @@ class Buffer(NamedTuple):
         if not experts: raise ValueError(f"buffer: {self.folder} holds no finished trajectory; run `bpc experts` again to continue it")
         i, k = (torch.randint(a, b, (), generator=gen, device=gen.device).item() for a,b in ((0, len(experts)), (lo, hi)))
         return self.read(experts[i], k), self.read(experts[i], k+T)
+
 
 # %% ../nbs/210_experts.ipynb #b84ad6bd
 def of_data(data:Data) -> dict:
@@ -182,10 +183,10 @@ def look(net:Network, theta, # (P,)
                 held_out=f'{(logits.argmax(1)==y).float().mean().item():.3f}') if len(y) else {}
 
 # %% ../nbs/210_experts.ipynb #d4340959
-def trainer(net:Network, o:dict, device) -> Callable: # o: options of `experts`; `(state, tensors, epochs, gens)` -> states
+def trainer(net:Network, shape, o:dict, device) -> Callable: # o: options of `experts`; `(state, tensors, epochs, gens)` -> states
     "How experts are trained"
     E, at_once = energy(accelerate(net, o['bf16'], o['compile']).apply, o['loss']), together(net, device)
-    aug = augmentation(o['augment']) if o['augment'] else None
+    aug = augmentation(suited(o['augment'], shape)) if o['augment'] else None
     rates = {k:o[k] for k in ('lr','momentum','weight_decay')}
     return lambda state, xy, epochs, gens: train(E, state, xy, epochs, gens, o['batch'], aug, o['part'], at_once=at_once, **rates)
 
@@ -255,7 +256,8 @@ def experts(data:Data, # what to train on: its training part
                  augment=augment, seed=seed, half=half, bf16=bf16, compile=compile, group=group)
     buffer, used = started(data, net, Path(folder), given, device)
     with within_memory(FULL.format(folder)):
-        one = partial(train_group, buffer, trainer(net, used, device), net, [t.to(device) for t in data.train], data.held, after)
+        xy, go = [t.to(device) for t in data.train], trainer(net, data.shape, used, device)
+        one = partial(train_group, buffer, go, net, xy, data.held, after)
         dealt(lambda groups: train_groups(buffer, groups, one, progress, until), range(-(-n//buffer.index['group'])))
     return buffer
 

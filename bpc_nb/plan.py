@@ -15,7 +15,7 @@ from typing import Callable
 
 import torch
 
-from .augment import augment as augmentation
+from .augment import augment as augmentation, suited
 from .auto import Fit, fitted
 from .benchmark import Pair, peak
 from .core import Coreset, cache_folder, free_mb, registry, stored, stream
@@ -65,8 +65,9 @@ def of_experts(data:Data, net:Network, device, n, epochs, lr, part, batch, momen
     group = group or (n if together(net, device) else 1)
     theta = torch.stack([net.init(stream(0, 'plan', r)) for r in range(group)]).to(device)
     state, gens = Trained(theta, 0*theta), lambda e: [stream(0, 'plan', r, e, device=device) for r in range(group)]
-    one = lambda B: lambda: [*train(E, state, xy, [0], gens, B, augmentation(augment) if augment else None, min(1., B/N), lr=lr,
-                                    momentum=momentum, weight_decay=weight_decay, at_once=together(net, device))]
+    aug = augmentation(suited(augment, data.shape)) if augment else None
+    one = lambda B: lambda: [*train(E, state, xy, [0], gens, B, aug, min(1., B/N), lr=lr, momentum=momentum,
+                                    weight_decay=weight_decay, at_once=together(net, device))]
     t, first = drawn_on(one, min(batch, N), 8)
     return t*ceil(n/group)*epochs*ceil(part*N/batch), first
 

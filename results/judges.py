@@ -22,7 +22,7 @@ LINES = HERE/'judges.jsonl'
 STUDIES = 'closed', 'through', 'statistics'
 WIDE = 'convnet:width=128'
 
-def hard(S:Coreset) -> Coreset: return S._replace(y=S.y.argmax(1), targets=False) # the class of its largest target
+def hard(S:Coreset) -> Coreset: return S if S.y.ndim==1 else S._replace(y=S.y.argmax(1), targets=False) # the class of its largest target
 def bare(S:Coreset) -> Coreset: return S._replace(steps=None, init=None) # nothing but images and labels
 
 USUAL = {'usual students, learned labels': bare, 'usual students, hard labels': lambda S: hard(bare(S))}

@@ -10,7 +10,7 @@ from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
 from bpc_nb.methods import sre2l
 from bpc_nb.networks import network
-from bpc_nb.teacher import TRAINED, squeezed, watcher
+from bpc_nb.teacher import TRAINED, observed, squeezed
 
 NORM = 'convnet:width=4,depth=2,norm=batch'
 BRIEF = dict(net=NORM, steps=6, every=3, select_runs=1, select_evaluator='ridge', progress=False)
@@ -35,16 +35,16 @@ def recovered(data, t, watch, steps=60): # from noise, one batch
     optim = torch.optim.Adam([x], lr=.1)
     for _ in range(steps):
         optim.zero_grad(); sre2l.recovery_loss(watch, t, t.theta, x, S.y, .01, 1.).backward(); optim.step()
-    with torch.no_grad(): logits, seen = watcher(t.net)(t.theta, x, t.stats)
-    far = sum((seen[k][1] - v).norm() for k,(m,v) in sre2l.kept(t.stats).items())
+    with torch.no_grad(): logits, seen = observed(t.net)(t.theta, x, t.stats)
+    far = sum((seen[k][1] - v).norm() for k,(m,v) in sre2l.by_layer(t.stats).items())
     return (logits.argmax(1)==S.y).float().mean().item(), far.item()
 
 def test_a_teacher_names_what_is_recovered_and_a_blind_one_does_not(quick):
     data = load('digits')
     t = squeezed(data, network(NORM, data.shape, 10), dict(epochs=12))
-    named, near = recovered(data, t, watcher(t.net))
+    named, near = recovered(data, t, observed(t.net))
     def blind(theta, x, stats): # no gradient of the statistics: noise keeps its own
-        logits, seen = watcher(t.net)(theta, x, stats)
+        logits, seen = observed(t.net)(theta, x, stats)
         return logits, {k:(m.detach(), v.detach()) for k,(m,v) in seen.items()}
     _, far = recovered(data, t, blind)
     assert named==1. and near < .8*far
