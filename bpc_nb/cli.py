@@ -9,9 +9,10 @@ __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR',
            'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle', 'place_of', 'run_before', 'read_json',
            'note_choice', 'without_recipe', 'as_chosen', 'left_in', 'next_to', 'bpc_distill', 'bpc_plan', 'bpc_experts',
            'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list',
-           'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher', 'bpc_poison',
-           'inspection', 'bpc_inspect', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion',
-           'learning', 'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'parse', 'main']
+           'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher', 'bpc_relabel',
+           'bpc_poison', 'inspection', 'bpc_inspect', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of',
+           'bpc_completion', 'learning', 'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'parse',
+           'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -53,7 +54,7 @@ from .search import as_grid_table, rekey, search
 from .show import can_draw, show_rows
 from .spaces import SPACES, space_of
 from .tables import RESULTS, all_tables, markdown
-from .teacher import SPEC, TRAINED, squeezed
+from .teacher import SPEC, TRAINED, relabelled, squeezed
 from .zoo import catalogue, card, described, update as update_zoo
 
 # %% ../nbs/970_cli.ipynb #e5c7ae75
@@ -564,6 +565,24 @@ def bpc_teacher(data:str='digits', # a data set's name, a folder of class folder
     of = 'held-out' if part=='held' else 'training'
     return as_lines(dict(teacher=f"{net} for {data.name}, {found['epochs']} epochs", accuracy=f"{100*right:.1f} % of {len(y)} {of} images"))
 
+# %% ../nbs/970_cli.ipynb #97t00003
+def bpc_relabel(file, # a coreset, as `bpc distill` writes it
+                out, # file of the labels, .safetensors
+                data:str=None, # where its data is (default: as the coreset says)
+                net:str=SPEC, # architecture of the teacher, with batch normalisation
+                experts:dict={}, # options of its training, e.g. epochs=40 (default: as in the chapter on teachers)
+                device:str='auto', # cpu, cuda or auto
+                json:bool=False, # print one JSON object
+                **given):
+    "Store what a teacher says of a coreset's images, for `bpc evaluate FILE --evaluator soft --set labels=...`"
+    S, how = Coreset.load(file), {k:given.pop(k) for k in options_of(relabelled) if k in given}
+    data, device = data_of(S, data, given), auto(device)
+    L = relabelled(S._replace(x=S.x.to(device)), squeezed(data, network(net, data.shape, data.K), experts, device, not json), **how)
+    L.save(out)
+    found = L.how | dict(labels=str(out), bytes=L.p.nbytes, bytes_of_images=S.x.numel())
+    if json: return found
+    return f"{out}: {L.p.nbytes/1e3:.0f} kB of labels ({len(L.p)} epochs) for {S.x.numel()/1e3:.0f} kB of 8-bit images, by {net}"
+
 # %% ../nbs/970_cli.ipynb #a8b91926
 def bpc_poison(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
                attacked:str=None, # the class that shall be forgotten, by name or number
@@ -751,6 +770,7 @@ COMMANDS = dict(
     whole=Command(bpc_whole, 'data', data_options),
     tables=Command(bpc_tables),
     teacher=Command(bpc_teacher, 'data', data_options),
+    relabel=Command(bpc_relabel, 'file', lambda method: {'labels': options(relabelled)} | data_options(method)),
     poison=Command(bpc_poison, 'data', attacking),
     inspect=Command(bpc_inspect, 'file', lambda method: {'check': options(inspected)} | data_options(method)),
     zoo=Command(bpc_zoo, 'data'),

@@ -4,17 +4,22 @@
 
 # %% auto #0
 __all__ = ['TRAINED', 'SPEC', 'SEEN', 'EVALUATORS', 'Teacher', 'with_statistics', 'averaged', 'teacher_in', 'squeezed',
-           'observed', 'by_layer', 'mixed', 'soft_energy', 'teacher_of', 'by_teacher']
+           'observed', 'by_layer', 'mixed', 'mixtures', 'answers', 'soft_energy', 'Labels', 'fingerprint',
+           'images_alone', 'relabelled', 'read_labels', 'teacher_of', 'Lesson', 'online', 'from_file', 'by_teacher',
+           'label_bytes']
 
 # %% ../nbs/800_squeeze.ipynb #8000a004
+import hashlib, json
 from typing import Callable, NamedTuple
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Generator, Tensor
 from torch.func import functional_call
 
 from .augment import augment as augmentation, suited
-from .core import Coreset, stream
+from .core import Coreset, stream, write_atomic
 from .data import Data
 from .distill import buffer_for
 from .evaluate import beginning, predict, without_steps
@@ -23,7 +28,7 @@ from .metrics import summary
 from .networks import Network, cut, network, seeded, tracked
 from .options import whole
 from .spaces import space_of
-from .train import DESCENTS, train
+from .train import DESCENTS, batches, train
 
 # %% ../nbs/800_squeeze.ipynb #8000a007
 class Teacher(NamedTuple):
@@ -89,12 +94,59 @@ def mixed(x:Tensor, gen:Generator) -> Tensor: # (B,C,H,W)
     share = torch.rand(len(x), 1, 1, 1, generator=gen, device=gen.device).to(x)
     return torch.lerp(x, x[torch.randperm(len(x), generator=gen, device=gen.device).to(x.device)], share)
 
-def soft_energy(net:Network, teacher:Teacher, T:float) -> Callable: # `(theta, coreset) -> scalar`
-    "How far a student's logits are from the teacher's"
-    def E(theta, S):
-        with torch.no_grad(): p = (teacher.logits(S.x)/T).softmax(-1)
-        return -T**2*(p*(net.apply(theta, S.x)/T).log_softmax(-1)).sum(-1).mean()
-    return E
+def mixtures(augment:str, shape) -> Callable: # `(x, gen, siamese) -> x`
+    "What a teacher and its students see of a batch"
+    change = augmentation(suited(augment, shape))
+    return lambda x, gen, siamese=False: mixed(change(x, gen, siamese=False), gen)
+
+@torch.no_grad()
+def answers(t:Teacher, x:Tensor, T:float) -> Tensor: return (t.logits(x)/T).softmax(-1) # (B,C,H,W) -> (B,K)
+
+def soft_energy(net:Network, of:Callable, T:float) -> Callable: # of: what the teacher said, `(coreset) -> (B,K)`
+    "How far a student is from what its teacher said"
+    return lambda theta, S: -T**2*(of(S)*(net.apply(theta, S.x)/T).log_softmax(-1)).sum(-1).mean()
+
+# %% ../nbs/800_squeeze.ipynb #8000a022
+class Labels(NamedTuple):
+    "What a teacher said of each image in each epoch"
+    p: Tensor # (E,M,K), half precision
+    how: dict # of which images, by whom, how they were seen
+
+    def save(self, path):
+        head = dict(bpc=json.dumps(self.how))
+        write_atomic(path, lambda tmp: save_file(dict(p=self.p.cpu().contiguous()), tmp, metadata=head))
+
+def fingerprint(S:Coreset) -> str:
+    "A short name for images, as 8-bit pixels have it"
+    return hashlib.sha256((S.pixels(clamp=True)*255).round().byte().cpu().numpy().tobytes()).hexdigest()[:12]
+
+def images_alone(S:Coreset) -> Coreset:
+    "The coreset, or one sentence where there is nothing to mix"
+    if space_of(S.x).name=='images': return without_steps(S, 'soft')
+    raise ValueError(f"evaluator: soft mixes images, and these are {space_of(S.x).item}s; take students")
+
+# %% ../nbs/800_squeeze.ipynb #8000a027
+def relabelled(S:Coreset, t:Teacher, epochs:int=300, # passes of a student over the images
+               batch:int=50, temperature:float=4., # at which logits are compared
+               augment:str='crop_flip', # what images are seen through, before they are mixed
+               seed:int=0) -> Labels:
+    "What a teacher says of images, ahead of all students"
+    S, p = images_alone(S), torch.zeros(whole('epochs', epochs, 1), len(S.x), t.net.apply(t.theta, S.x[:2], t.stats).shape[1])
+    show, number = mixtures(augment, S.x.shape[1:]), torch.arange(len(S.x), device=S.x.device)
+    for e in range(epochs):
+        for x,i in batches([S.x, number], batch, [stream(seed, 'relabel', e, device=S.x.device)], show):
+            p[e, i[0].cpu()] = answers(t, x[0], temperature).cpu()
+    return Labels(p.half(), dict(images=fingerprint(S), taught_by=t.net.name, epochs=epochs, batch=batch, temperature=temperature,
+                                 augment=augment, seed=seed))
+
+def read_labels(path, S:Coreset) -> Labels: # S: whose labels they must be
+    "Stored labels, or one sentence for what is not that"
+    try:
+        with safe_open(path, 'pt') as f: L = Labels(f.get_tensor('p'), json.loads(f.metadata()['bpc']))
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError):
+        raise ValueError(f"labels: {path} is no file of stored labels; `bpc relabel` makes one") from None
+    if L.how.get('images')==fingerprint(S): return L
+    raise ValueError(f"labels: {path} is about other images; make labels of these with `bpc relabel`")
 
 # %% ../nbs/800_squeeze.ipynb #8000a018
 def teacher_of(net:Network, data:Data) -> Network:
@@ -102,28 +154,55 @@ def teacher_of(net:Network, data:Data) -> Network:
     if tracked(net.build()): return net
     return network(SPEC, data.shape, data.K)
 
+class Lesson(NamedTuple):
+    "What students of a teacher learn, epoch by epoch"
+    E: Callable       # `(theta, coreset) -> scalar`
+    tensors: Callable # `(epoch) -> [images, labels]`
+    gens: Callable    # `(epoch, r) -> generator` of order, augmentation and mixture
+    how: dict         # as in `relabelled`
+
+def online(S:Coreset, net:Network, t:Teacher, how:dict, seed:tuple) -> Lesson: # how: options of `relabelled`
+    "The teacher is asked anew in each step"
+    def gens(e, r): return stream(seed, 'student', r, 'epoch', e, device=S.x.device)
+    T = how['temperature']
+    return Lesson(soft_energy(net, lambda S: answers(t, S.x, T), T), lambda e: [S.x, S.y], gens, how | dict(taught_by=t.net.name))
+
+def from_file(S:Coreset, net:Network, path) -> Lesson:
+    "What it said is read from a file, and the teacher is not needed"
+    p, how = read_labels(path, S)
+    def gens(e, r): return stream(how['seed'], 'relabel', e, device=S.x.device)
+    def tensors(e): return [S.x, p[e].to(S.x)]
+    return Lesson(soft_energy(net, lambda S: S.y, how['temperature']), tensors, gens, how)
+
+# %% ../nbs/800_squeeze.ipynb #8000a023
 def by_teacher(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(3), tick:Callable=None, # as in `by_students`
                epochs:int=300, # passes of a student over the coreset; a tenth of the rate after half of them
                lr:float=.002, batch:int=50, # of Adam
                temperature:float=4., # at which logits are compared
                augment:str='crop_flip', # what images are seen through, before they are mixed
+               by:str='', # network of the teacher; '': as `teacher_of` says
                teacher:dict={}, # options of its training
+               labels:str='', # file of stored labels, with epochs, batch, temperature and augment of its own; '': the teacher is asked
               ) -> list: # a row for each run
     "Fresh students that learn what a teacher says"
-    S, half = without_steps(S, 'soft'), whole('epochs', epochs, 1)//2 + 1
+    S, how = images_alone(S), dict(epochs=whole('epochs', epochs, 1), batch=batch, temperature=temperature, augment=augment)
     if not temperature > 0: raise ValueError(f"temperature: found {temperature}; expected a number above 0")
-    if space_of(S.x).name!='images':
-        raise ValueError(f"evaluator: soft mixes images, and {data.name} has {space_of(S.x).item}s; take students")
-    t = squeezed(data, teacher_of(net, data), teacher, S.x.device)
-    E, change = soft_energy(net, t, temperature), augmentation(suited(augment, data.shape))
-    def seen(x, gen, siamese): return mixed(change(x, gen, siamese=False), gen)
-    state = DESCENTS['adam'](E, lr).init(torch.stack([beginning(S, net, seed, 'student', r) for r in runs]))
-    def gens(e): return [stream(seed, 'student', r, 'epoch', e, device=S.x.device) for r in runs]
-    for some,rate in ((range(half), lr), (range(half, epochs), lr/10)):
-        for state in train(E, state, [S.x, S.y], some, gens, batch, seen, optimiser='adam', lr=rate):
-            if tick: tick(len(runs), epochs)
+    if labels: lesson = from_file(S, net, labels)
+    else:
+        other = network(by, data.shape, data.K) if by else teacher_of(net, data)
+        lesson = online(S, net, squeezed(data, other, teacher, S.x.device), how, seed)
+    how = lesson.how
+    state = DESCENTS['adam'](lesson.E, lr).init(torch.stack([beginning(S, net, seed, 'student', r) for r in runs]))
+    for e in range(how['epochs']):
+        def gens(e): return [lesson.gens(e, r) for r in runs]
+        state, = train(lesson.E, state, lesson.tensors(e), [e], gens, how['batch'], mixtures(how['augment'], data.shape),
+                       optimiser='adam', lr=lr/10 if e > how['epochs']//2 else lr)
+        if tick: tick(len(runs), how['epochs'])
     x, y = (v.to(S.x.device) for v in getattr(data, part))
-    return [summary(predict(net, theta, x, net.stats(theta, S.x)), y) | dict(epochs=epochs, taught_by=t.net.name)
+    return [summary(predict(net, theta, x, net.stats(theta, S.x)), y) | dict(epochs=how['epochs'], taught_by=how['taught_by'])
             for theta in state.theta]
 
 EVALUATORS = dict(soft=by_teacher)
+
+# %% ../nbs/800_squeeze.ipynb #8000a025
+def label_bytes(epochs:int, images:int, K:int) -> int: return 2*epochs*images*K # of stored labels, in half precision

@@ -337,7 +337,8 @@ AS_JSON = dict( # command -> words that make it cheap
     distill=f'digits --L 2 --T 1 --k-max 2 --steps 2 --every 2 {SHORT}', plan=f'digits --L 2 --T 1 --k-max 2 --steps 2 --every 2 {SHORT}',
     evaluate='s.safetensors --runs 1 --control', predictive='s.safetensors --protocol ensemble', experts=f'digits --net {NET} --n 1 --epochs 1', show='s.safetensors',
     explore='runs/one --stay', data='digits', list='', grid='two.toml --device cpu', search='two.toml --device cpu', transfer='s.safetensors --nets mlp:width=8;mlp:width=9 --protocol quick --runs 1',
-    whole='digits --net mlp:width=8 --protocol quick --epochs 1 --runs 1', tables='', zoo='', teacher='digits --net convnet:width=4,depth=2,norm=batch --experts epochs=1', poison='digits --attacked 3 --target 8 --net mlp:width=8 --experts n=2,epochs=1 --steps 2 --ipc 1',
+    whole='digits --net mlp:width=8 --protocol quick --epochs 1 --runs 1', tables='', zoo='', teacher='digits --net convnet:width=4,depth=2,norm=batch --experts epochs=1',
+    relabel='s.safetensors --out labels.safetensors --net convnet:width=4,depth=2,norm=batch --experts epochs=1 --epochs 2', poison='digits --attacked 3 --target 8 --net mlp:width=8 --experts n=2,epochs=1 --steps 2 --ipc 1',
     inspect='s.safetensors --net mlp:width=8 --experts n=1,epochs=1', rekey='lines', bench='--quick --kinds students --contenders floor --repeats 1 --out b.jsonl',
     scale='--quick --L 1 --steps 1 --out s.jsonl', demo='', doctor='', completion='')
 

@@ -10,7 +10,7 @@ from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
 from bpc_nb.methods import sre2l
 from bpc_nb.networks import network
-from bpc_nb.teacher import TRAINED, observed, squeezed
+from bpc_nb.teacher import TRAINED, answers, from_file, mixtures, observed, online, read_labels, relabelled, squeezed
 
 NORM = 'convnet:width=4,depth=2,norm=batch'
 BRIEF = dict(net=NORM, steps=6, every=3, select_runs=1, select_evaluator='ridge', progress=False)
@@ -48,6 +48,33 @@ def test_a_teacher_names_what_is_recovered_and_a_blind_one_does_not(quick):
         return logits, {k:(m.detach(), v.detach()) for k,(m,v) in seen.items()}
     _, far = recovered(data, t, blind)
     assert named==1. and near < .8*far
+
+
+def test_stored_labels_are_what_the_teacher_says_of_what_students_see(quick, tmp_path):
+    data = load('digits')
+    S, t = data.draw(1, stream(0)), squeezed(data, network(NORM, data.shape, 10))
+    L = relabelled(S, t, epochs=3, temperature=2.)
+    x = mixtures('crop_flip', data.shape)(S.x, stream(0, 'relabel', 1))
+    assert torch.allclose(L.p[1].float(), answers(t, x, 2.), atol=1e-3)
+    theta, other = t.net.init(stream(1)), S._replace(x=x, y=L.p[1].float())
+    L.save(tmp_path/'l')
+    asked, stored = (lesson.E(theta, other) for lesson in (online(S, t.net, t, L.how, (0,)), from_file(S, t.net, tmp_path/'l')))
+    assert asked.item()==pytest.approx(stored.item(), rel=1e-3)
+    assert read_labels(tmp_path/'l', S.quantised()).how['images'] # the same pictures in 8 bits
+    with pytest.raises(ValueError, match='about other images'): read_labels(tmp_path/'l', data.draw(1, stream(1)))
+    (tmp_path/'cut').write_bytes((tmp_path/'l').read_bytes()[:-9])
+    for bad in 'cut', 'none':
+        with pytest.raises(ValueError, match='bpc relabel'): read_labels(tmp_path/bad, S)
+    two = [evaluate(S, data, 1, net=NORM, evaluator='soft', labels=str(tmp_path/'l'), seed=s, eight_bit=False)['accuracy_mean'] for s in (0, 1)]
+    assert two[0]!=two[1] # they begin elsewhere
+
+
+def test_a_block_is_of_some_of_the_classes(quick):
+    "As many images at once as are asked for, however many there are"
+    data = load('digits')
+    assert [len(i) for i in sre2l.in_turn(30, 10, 4)]==[4, 4, 2]*3
+    whole, cut = (distill('sre2l', data, 3, block=b, **BRIEF) for b in (500, 4))
+    assert not torch.equal(whole.x, cut.x) # fewer images have other statistics
 
 
 def test_what_is_refused(quick):

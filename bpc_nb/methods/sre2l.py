@@ -34,9 +34,9 @@ def recovery_loss(watch:Callable, t:Teacher, theta:Tensor, # from `watcher`; (P,
     return F.cross_entropy(logits, y) + alpha*(sum(away) + (NEAREST - 1)*away[0])
 
 # %% ../../nbs/810_recover.ipynb #8100a010
-def in_turn(n:int, K:int) -> Tensor: # n examples, class by class -> (n/K,K)
-    "The batches: one example of each class in each"
-    return torch.arange(n).view(K, -1).T
+def in_turn(n:int, K:int, block:int=500) -> list: # n examples, class by class -> tensors (B,), B <= block
+    "The batches: one example of each class in each, cut where that is more than a block"
+    return [b for i in torch.arange(n).view(K, -1).T for b in i.split(block)]
 
 # %% ../../nbs/810_recover.ipynb #8100a013
 def adjusted(watch:Callable, t:Teacher, x:Tensor, y:Tensor, # a batch, as it begins
@@ -56,7 +56,8 @@ def within(data) -> Callable: # -> `x -> x`
     "Images whose pixels a file can hold"
     return lambda x: data.transform(data.transform.inverse(x).clamp(0, 1)).to(x)
 
-def recovery(task:Task, alpha:float, spread:float, adjust:Callable|None) -> Learner: # `(watch, teacher, x, y, gen) -> theta (P,)`
+def recovery(task:Task, alpha:float, spread:float, block:int,
+             adjust:Callable|None) -> Learner: # `(watch, teacher, x, y, gen) -> theta (P,)`; None: the teacher's
     "Images that a teacher names, batch by batch"
     data = task.data
     if space_of(data.shape).name!='images':
@@ -67,9 +68,9 @@ def recovery(task:Task, alpha:float, spread:float, adjust:Callable|None) -> Lear
     def carry(S, gen):
         t = once(S.x.device)
         if adjust is None: return t.theta[None]
-        return torch.stack([adjust(watch, t, S.x[i].detach(), S.y[i], gen) for i in in_turn(len(S.x), data.K)])
+        return torch.stack([adjust(watch, t, S.x[i].detach(), S.y[i], gen) for i in in_turn(len(S.x), data.K, block)])
     def loss(S, gen, thetas):
-        t, batches = once(S.x.device), in_turn(len(S.x), data.K)
+        t, batches = once(S.x.device), in_turn(len(S.x), data.K, block)
         value, g = 0., torch.zeros_like(S.x)
         for theta,i in zip(thetas.expand(len(batches), -1), batches):
             x = S.x[i].detach().requires_grad_()
@@ -82,20 +83,22 @@ def recovery(task:Task, alpha:float, spread:float, adjust:Callable|None) -> Lear
 def sre2l(task:Task, # network: the teacher's, and data
           alpha:NonNegative=.01, # weight of the statistics
           spread:NonNegative=1., # weight of variances among them
+          block:Count=500, # images of a batch, at most
          ) -> Learner:
     "Images by a teacher's labels and statistics (SRe2L)"
-    return recovery(task, alpha, spread, None)
+    return recovery(task, alpha, spread, block, None)
 
 def dwa(task:Task, # network: the teacher's, and data
         alpha:NonNegative=.01, # weight of the statistics
         spread:NonNegative=11., # weight of variances among them
+        block:Count=500, # images of a batch, at most
         ascent:Count=12, # steps that a batch's teacher goes away from it
         rho:Positive=.015, # how far, in all
         direction:Annotated[str, one_of(('directed','random'))]='directed', # 'random' is the control
        ) -> Learner:
     "The same with a teacher for each batch, moved away from it (DWA)"
     def adjust(watch, t, x, y, gen): return adjusted(watch, t, x, y, ascent, rho, direction, gen)
-    return recovery(task, alpha, spread, adjust)
+    return recovery(task, alpha, spread, block, adjust)
 
 # %% ../../nbs/810_recover.ipynb #8100a020
 @torch.no_grad()
