@@ -23,7 +23,8 @@ SMALL = dict(net='textconv:width=16', steps=50, every=10, lr=.05, lr_labels=.05)
 RATE = dict(trec6=.3, sst2=.2)
 WAYS = { # what moves, and where students begin
     'learned':dict(), 'labels':dict(sentences=False), 'schedule':dict(sentences=False, soft=False),
-    'learned, any start':dict(known=False), 'labels, any start':dict(sentences=False, known=False), 'random':None}
+    'learned, any start':dict(known=False), 'labels, any start':dict(sentences=False, known=False),
+    'learned, BiLSTM':dict(net='bilstm:width=32'), 'labels, BiLSTM':dict(net='bilstm:width=32', sentences=False), 'random':None}
 CELLS = {f'{data} {way}':(data, way) for data in IPC for way in WAYS}
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
@@ -43,12 +44,13 @@ def row(name:str) -> dict:
         draws = [data.draw(ipc, stream(0, 'control', i)) for i in range(2)]
         each = [others(S._replace(meta=S.meta | dict(net=SMALL['net'])), data, 1) for S in draws]
         return head | {k:sum(r[k] for r in each)/len(each) for k in each[0]} | dict(net=SMALL['net'], made=provenance())
-    S = distill('tdd', data, ipc, seed=0, progress=False, **SMALL, rate=RATE[dataset], **o)
+    options = SMALL | dict(rate=RATE[dataset]) | o
+    S = distill('tdd', data, ipc, seed=0, progress=False, **options)
     took, runs = round(time.perf_counter() - began), 1 if S.init is not None else 5
     own, read = (evaluate(s, data, runs) for s in (S, as_words(S)))
     return head | {k:own[k] for k in ('accuracy_mean','accuracy_std','nll_mean','ece_mean','labels','net','runs')} | others(S, data) | dict(
         words=read['accuracy_mean'], off=off_words(S), held_out=S.meta['held_out'], best=S.meta['step'], of=SMALL['steps'],
-        sizes=[round(v, 3) for v in S.steps.flatten().tolist()], seconds=took, options=SMALL | dict(rate=RATE[dataset]) | o, made=provenance())
+        sizes=[round(v, 3) for v in S.steps.flatten().tolist()], seconds=took, options=options, made=provenance())
 
 if __name__=='__main__':
     for name in CELLS:
