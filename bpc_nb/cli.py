@@ -54,7 +54,7 @@ from .search import as_grid_table, rekey, search
 from .show import can_draw, show_rows
 from .spaces import SPACES, space_of
 from .tables import RESULTS, all_tables, markdown
-from .teacher import SPEC, TRAINED, relabelled, squeezed
+from .teacher import SPEC, relabelled, squeezed, training_of
 from .zoo import catalogue, card, described, update as update_zoo
 
 # %% ../nbs/970_cli.ipynb #e5c7ae75
@@ -560,7 +560,7 @@ def bpc_teacher(data:str='digits', # a data set's name, a folder of class folder
     part = 'held' if len(data.held.y) else 'train'
     x, y = getattr(data, part)
     right = (predict(t.net, t.theta.cpu(), x, {k:v.cpu() for k,v in t.stats.items()}).argmax(1)==y).double().mean().item()
-    found = dict(data=data.name, net=t.net.name, parameters=t.net.P, part=part, images=len(y), accuracy=right) | TRAINED | experts
+    found = dict(data=data.name, net=t.net.name, parameters=t.net.P, part=part, images=len(y), accuracy=right) | training_of(data.name) | experts
     if json: return found
     of = 'held-out' if part=='held' else 'training'
     return as_lines(dict(teacher=f"{net} for {data.name}, {found['epochs']} epochs", accuracy=f"{100*right:.1f} % of {len(y)} {of} images"))

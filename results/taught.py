@@ -18,7 +18,7 @@ from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
 from bpc_nb.fast import accelerate
 from bpc_nb.networks import network
-from bpc_nb.teacher import SPEC, TRAINED, answers, label_bytes, squeezed
+from bpc_nb.teacher import SPEC, answers, label_bytes, squeezed, training_of
 
 HERE = Path(__file__).parent
 LINES, RUNS, EPOCHS = HERE/'taught.jsonl', 3, 300
@@ -40,7 +40,7 @@ def sets(name:str, data) -> dict: # -> `(run) -> coreset`
             files |= {l['method'] + ', random'*(l['config'].get('direction')=='random'): l['key']}
     made = {k:Coreset.load(HERE/'coresets'/f'{key}.safetensors') for k,key in files.items()}
     for k in CHOSEN:
-        if k not in made: made[k] = distill(k, data, 10, net=SPEC, experts=TRAINED, progress=False)
+        if k not in made: made[k] = distill(k, data, 10, net=SPEC, experts=training_of(name), progress=False)
     return {'random real': lambda r: data.draw(10, stream(0, 'taught', r))} | {k:lambda r, S=plain(S): S for k,S in made.items()}
 
 def ways(S:Coreset, data, teacher) -> dict: # name of the labels -> (coreset, options of `evaluate`, bytes of labels)
