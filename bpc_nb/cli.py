@@ -560,7 +560,8 @@ def bpc_teacher(data:str='digits', # a data set's name, a folder of class folder
     part = 'held' if len(data.held.y) else 'train'
     x, y = getattr(data, part)
     right = (predict(t.net, t.theta.cpu(), x, {k:v.cpu() for k,v in t.stats.items()}).argmax(1)==y).double().mean().item()
-    found = dict(data=data.name, net=t.net.name, parameters=t.net.P, part=part, images=len(y), accuracy=right) | training_of(data.name) | experts
+    found = dict(data=data.name, net=t.net.name, parameters=t.net.P, part=part, images=len(y), accuracy=right) \
+        | training_of(data.name) | experts
     if json: return found
     of = 'held-out' if part=='held' else 'training'
     return as_lines(dict(teacher=f"{net} for {data.name}, {found['epochs']} epochs", accuracy=f"{100*right:.1f} % of {len(y)} {of} images"))

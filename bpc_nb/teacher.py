@@ -50,6 +50,7 @@ def with_statistics(net:Network) -> Network:
     raise ValueError(f"net: {net.name} keeps no statistics of its layers, and a teacher needs them; "
                      "take batch normalisation, for example convnet:norm=batch")
 
+# %% ../nbs/800_squeeze.ipynb #8000a028
 def averaged(experts) -> Tensor: # a buffer, or what stands in for one -> (P,)
     "The first expert, averaged over the last quarter of its epochs"
     if not isinstance(experts, Buffer): return experts.draw()[1]
