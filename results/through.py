@@ -23,7 +23,8 @@ from bpc_nb.networks import network
 from bpc_nb.train import train, untrained
 
 HERE = Path(__file__).parent
-OTHERS = dict(mnist=('convnet:width=32', 'mlp', 'lenet'), digits=('convnet:width=32,depth=2', 'mlp:width=128'))
+OTHERS = dict(mnist=('convnet:width=32', 'mlp', 'lenet'), digits=('convnet:width=32,depth=2', 'mlp:width=128'),
+              cifar10=('convnet:width=64', 'alexnet'))
 
 def lines(name:str) -> list:
     path = HERE/f'{name}.jsonl'
