@@ -158,7 +158,9 @@ def as_cell(r:dict) -> dict: # a line of a grid or a search
     "The cell that a line was measured for"
     of = r['recipe'] | dict(steps=r['steps']) if 'recipe' in r else r
     config = r['config'] if 'config' in r else {k:v for k,v in of.items() if k not in CELL}
-    return {k:of.get(k, v) for k,v in CELL.items()} | dict(data=of['data'].split()[0], config=config)
+    fields = {k:of.get(k, v) for k,v in CELL.items()}
+    if fields['protocol']=='own steps': fields['protocol'] = CELL['protocol'] # of a coreset with a schedule
+    return fields | dict(data=of['data'].split()[0], config=config)
 
 def renamed_line(r:dict) -> dict:
     "A line with the name of today"

@@ -2,7 +2,7 @@
 
     python results/taught.py [DATA ...]
 
-judges ten images a class of each data set (none named: MNIST and CIFAR-10) by students of one network that learn from the images' classes, from one soft
+judges ten images a class of each data set (none named: digits, MNIST and CIFAR-10) by students of one network that learn from the images' classes, from one soft
 label for each image, or from what the teacher says in every step; beside them random real images that take as many bytes as those with stored labels.
 A line for each goes to results/taught.jsonl; what has one is not judged again.
 """
@@ -23,9 +23,10 @@ from bpc_nb.teacher import SPEC, answers, label_bytes, squeezed, training_of
 HERE = Path(__file__).parent
 LINES, RUNS, EPOCHS = HERE/'taught.jsonl', 3, 300
 SETS = { # learned coresets with a file, by method
+    'digits': dict(kip='9323d677d627', frepo='5a5db2818258', vbpc='dbe29ba67625'),
     'mnist': dict(cd='aed1a0b7ea01', kip='af2a18aed401', frepo='65d8a435d0f1', herding='7f914ac96732'),
     'cifar10': dict(cd='b3a673bb11c8', fkl='da6462da1bad', kip='b421199f95d8', dd='b916a706c3f1')}
-CHOSEN = 'herding', 'k-center' # by the teacher's features, where there is no file
+CHOSEN = 'herding', 'k-center', 'cd' # made here where there is no file; by the teacher's features
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 
@@ -40,7 +41,8 @@ def sets(name:str, data) -> dict: # -> `(run) -> coreset`
             files |= {l['method'] + ', random'*(l['config'].get('direction')=='random'): l['key']}
     made = {k:Coreset.load(HERE/'coresets'/f'{key}.safetensors') for k,key in files.items()}
     for k in CHOSEN:
-        if k not in made: made[k] = distill(k, data, 10, net=SPEC, experts=training_of(name), progress=False)
+        own = {} if k=='cd' else dict(net=SPEC, experts=training_of(name))
+        if k not in made: made[k] = distill(k, data, 10, progress=False, **own)
     return {'random real': lambda r: data.draw(10, stream(0, 'taught', r))} | {k:lambda r, S=plain(S): S for k,S in made.items()}
 
 def ways(S:Coreset, data, teacher) -> dict: # name of the labels -> (coreset, options of `evaluate`, bytes of labels)

@@ -93,3 +93,10 @@ def test_bad_files(refused, file, tmp_path):
     refused('search', file(SPACE), '--candidates', 0, parts='candidates: expected a whole number of at least 1, found 0')
     refused('search', file(SPACE.replace('T = 1', 'T = 9')), '--device', 'cpu', '--json', parts=('no candidate got through', 'T: found 9'))
     assert all(r['broke'] for r in trace(tmp_path))
+
+
+def test_a_line_of_a_coreset_with_a_schedule_keeps_its_cell():
+    "Its students took the coreset's own steps, which no cell asks for"
+    from bpc_nb.search import as_cell
+    r = dict(method='dd', data='digits', ipc=1, protocol='own steps', config=dict(steps=3))
+    assert as_cell(r)==as_cell(r | dict(protocol='dc'))!=as_cell(r | dict(protocol='quick'))
