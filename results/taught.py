@@ -35,10 +35,11 @@ def plain(S:Coreset) -> Coreset: # images, and the class of the largest target
 
 def sets(name:str, data) -> dict: # -> `(run) -> coreset`
     "What is judged"
-    files = dict(SETS[name])
+    files = {}
     for l in (json.loads(l) for l in (HERE/'statistics.jsonl').read_text().splitlines()):
         if l['data'].split()[0]==name and l['ipc']==10 and l['config']['net']==SPEC:
             files |= {l['method'] + ', random'*(l['config'].get('direction')=='random'): l['key']}
+    files |= SETS[name]
     made = {k:Coreset.load(HERE/'coresets'/f'{key}.safetensors') for k,key in files.items()}
     for k in CHOSEN:
         own = {} if k=='cd' else dict(net=SPEC, experts=training_of(name))
@@ -68,9 +69,10 @@ if __name__=='__main__':
         net = network(SPEC, data.shape, data.K)
         teacher, pixels = squeezed(data, net), data.train.x[0].numel()
         right = (torch.cat([answers(teacher, x, 1.).argmax(1) for x in data.test.x.split(500)])==data.test.y).double().mean().item()
-        m = round((10*pixels + label_bytes(EPOCHS, 10, data.K))/(pixels + 1)) # images of a class, at equal bytes
+        least = data.train.y.bincount().min().item()
+        m = min(least, round((10*pixels + label_bytes(EPOCHS, 10, data.K))/(pixels + 1))) # images of a class, at equal bytes if there are so many
         what = {(k, w):of for k,of in sets(name, data).items() for w in ways(data.draw(1, stream(0)), data, teacher)}
-        what['random real, as many bytes', 'classes'] = lambda r: data.draw(m, stream(0, 'taught', r))
+        what['random real, the same bytes or all', 'classes'] = lambda r: data.draw(m, stream(0, 'taught', r))
         for (k,labels),of in what.items():
             if any((r['data'], r['set'], r['labels'])==(data.name, k, labels) for r in lines()): continue
             row = dict(data=data.name, set=k) | judged(of, labels, data, accelerate(net, compile=True), teacher) | dict(teacher=right)

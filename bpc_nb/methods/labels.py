@@ -156,9 +156,9 @@ def ld(task:Task, # network and data
 
 # %% ../../nbs/760_labels.ipynb #f54e6128
 RECIPES = {
-    (None, None): dict(lr_labels=.003, steps=2000, every=200),
+    (None, None): dict(steps=2000, every=200),
     ('digits', None): dict(net='convnet:width=64,depth=2'),
-    ('mnist', None): dict(net='lenet', select_protocol='dc'),
+    ('mnist', None): dict(net='lenet', lr_labels=.003, select_protocol='dc'),
 }
 ALONE = *ENERGY, 'pixels', 'labels', 'lr', 'momentum', 'optimiser', 'decode'
 METHODS = {'ld': Method(ld, RECIPES, frozenset(), without=ALONE),
