@@ -199,7 +199,7 @@ def mean_percent(found:dict, which='') -> str: # which: '', '_8bit' or '_random'
     "Mean and standard deviation, in percent"
     return f"{100*found['accuracy_mean'+which]:.1f} ± {100*found['accuracy_std'+which]:.1f}"
 
-# %% ../nbs/970_cli.ipynb #b0d9e703
+# %% ../nbs/970_cli.ipynb #78f5034c
 def nothing_idle(method:str, data:Data, ipc:int, given:dict): # given: what was typed
     "One sentence for what is typed and would change nothing"
     if not given.keys() & {'experts','buffer','lr_labels'}: return
