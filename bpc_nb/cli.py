@@ -568,7 +568,7 @@ def bpc_teacher(data:str='digits', # a data set's name, a folder of class folder
 
 # %% ../nbs/970_cli.ipynb #97t00003
 def bpc_relabel(file, # a coreset, as `bpc distill` writes it
-                out, # file of the labels, .safetensors
+                out:str='labels.safetensors', # file of the labels
                 data:str=None, # where its data is (default: as the coreset says)
                 net:str=SPEC, # architecture of the teacher, with batch normalisation
                 experts:dict={}, # options of its training, e.g. epochs=40 (default: as in the chapter on teachers)
