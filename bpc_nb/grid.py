@@ -17,6 +17,8 @@ from functools import cache, partial
 from numbers import Real
 from pathlib import Path
 
+import torch
+
 from .augment import augment as augmentation
 from .auto import FORMATS, fitted, unformatted
 from .core import Coreset, cache_folder, choose, label_kind, provenance, registry, write_atomic
@@ -223,10 +225,11 @@ def until(end:float, # in seconds of `time.monotonic`; infinite: no end
     def ring(*_): raise TimeUp
     if (left := end - time.monotonic()) <= 0: raise TimeUp
     if left==float('inf') or not hasattr(signal, 'setitimer'): yield; return
-    before = signal.signal(signal.SIGALRM, ring)
+    before, grad = signal.signal(signal.SIGALRM, ring), torch.is_grad_enabled()
     signal.setitimer(signal.ITIMER_REAL, left)
     try: yield
-    finally: signal.setitimer(signal.ITIMER_REAL, 0); signal.signal(signal.SIGALRM, before)
+    finally: # the bell may ring while `no_grad` is entered or left
+        signal.setitimer(signal.ITIMER_REAL, 0); signal.signal(signal.SIGALRM, before); torch.set_grad_enabled(grad)
 
 # %% ../nbs/950_grid.ipynb #720a7d5b
 def twins(a:dict, b:dict) -> bool:
