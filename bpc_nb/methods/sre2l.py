@@ -42,12 +42,10 @@ def in_turn(n:int, K:int, block:int=500) -> list: # n examples, class by class -
 def adjusted(watch:Callable, t:Teacher, x:Tensor, y:Tensor, # a batch, as it begins
              ascent:int, rho:float, direction:str, gen:Generator) -> Tensor: # as in `dwa` -> (P,)
     "The teacher's weights, a little away from a batch"
-    theta = t.theta.clone()
+    theta, anywhere = t.theta.clone(), torch.randn(len(t.theta), generator=gen, device=gen.device).to(t.theta)
     for _ in range(ascent):
-        if direction=='random': g = torch.randn(len(theta), generator=gen, device=gen.device).to(theta)
-        else:
-            leaf = theta.detach().requires_grad_()
-            g, = torch.autograd.grad(F.cross_entropy(watch(leaf, x, t.stats)[0], y), leaf)
+        leaf = theta.detach().requires_grad_()
+        g = anywhere if direction=='random' else torch.autograd.grad(F.cross_entropy(watch(leaf, x, t.stats)[0], y), leaf)[0]
         theta = theta + rho/ascent*g/g.norm().clamp(min=1e-12)
     return theta
 
