@@ -31,7 +31,7 @@ from .data import Data, load, overview
 from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space, usual
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
-from .evaluate import PROTOCOLS, evaluate, evaluators, matched, no_idle_protocol, predict
+from .evaluate import PROTOCOLS, evaluate, evaluators, matched, no_idle_protocol, predict, who
 from .experts import experts
 from .explorer import bpc_explore
 from .grid import grid, transfer, waiting, whole_data
@@ -366,7 +366,7 @@ def data_of(coreset:Coreset, data, given:dict): # data: None, or where they are;
 # %% ../nbs/970_cli.ipynb #3fb08222
 def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
                  data:str=None, # where its data is, or what else to test on (default: as the coreset says)
-                 evaluator:str='students', # who judges: students, ensemble, hmc, a-sghmc, either with -1 for temperature 1, or ridge
+                 evaluator:str='students', # who judges: one of `bpc list`
                  runs:int=None, # how many (default: 5 students, 5 networks for ridge, 1 posterior)
                  protocol:str=None, # how students are trained: one of `bpc list` (default: quick; for ridge, networks are not trained)
                  set:dict={}, # other options of the evaluator
@@ -388,7 +388,7 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
     item = space_of(coreset.x).item
     kinds = [('coreset', ''), ('the same as 8-bit images', '_8bit'), (f'random real {item}s', '_random')]
     rows = [(k, mean_percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds if f'nll_mean{s}' in r]
-    who = "students ({net}), protocol {protocol} ({epochs} epochs)" if evaluator=='students' else f"runs of {evaluator} ({{net}})"
+    who = "students ({net}), protocol {protocol} ({epochs} epochs)" if r['evaluator']=='students' else f"runs of {r['evaluator']} ({{net}})"
     how = ("{runs} " + who + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=label_words(r['labels']))
     return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how
 
@@ -516,6 +516,8 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
                  nets:str='resnet18,vgg11,alexnet,mlp', # networks of the students; with options of their own, separated by ;
                  data:str=None, # where its data is (default: as the coreset says)
                  results:str='results', # folder of `transfer.jsonl`
+                 evaluator:str='students', # who judges: one of `bpc list`
+                 set:dict={}, # other options of the evaluator
                  protocol:str='dc', # how students are trained: one of `bpc list`
                  runs:int=5, # students
                  seed:int=0, # of the students
@@ -524,11 +526,14 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
                  **given):
     "Test a coreset with other networks than its own, once each"
     specs = nets.split(';' if ';' in nets or '=' in nets else ',')
-    rows = transfer(file, data_of(Coreset.load(file), data, given), specs, results, protocol, runs, seed, auto(device))
+    evaluator, protocol = who(evaluator, protocol)
+    rows = transfer(file, data_of(Coreset.load(file), data, given), specs, results, protocol, runs, seed, auto(device), evaluator, **set)
     if json: return rows
     scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), mean_percent(r, '_random')])) for r in rows]
-    how = f"{runs} students each, {label_words(rows[0]['labels'])}, protocol {rows[0]['protocol']} ({rows[0]['epochs']} epochs)"
-    if rows[0]['protocol']!=protocol: how += f', random real {protocol}' # they have no step sizes of their own
+    r = rows[0]
+    way = f"protocol {r['protocol']}" if evaluator=='students' else f'evaluator {evaluator}'
+    how = f"{runs} students each, {label_words(r['labels'])}, {way} ({r.get('epochs', 0)} epochs)"
+    if evaluator=='students' and r['protocol']!=protocol: how += f', random real {protocol}' # they have no step sizes of their own
     return table(scores, ('trained on it', 'accuracy, %', 'random real')) + '\n' + how
 
 # %% ../nbs/970_cli.ipynb #5cd16616

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SIAMESE', 'PROTOCOLS', 'GIVEN', 'EVALUATORS', 'in_order', 'fit_of', 'beginning', 'students', 'predict', 'taught',
-           'by_students', 'evaluators', 'judged_by', 'asked', 'examples_of', 'without_steps', 'no_idle_protocol',
+           'by_students', 'evaluators', 'judged_by', 'who', 'asked', 'examples_of', 'without_steps', 'no_idle_protocol',
            'matched', 'means', 'facts', 'counted', 'real_beside', 'as_filed', 'evaluate']
 
 # %% ../nbs/310_evaluate.ipynb #05d281f0
@@ -135,6 +135,11 @@ def judged_by(evaluator:str, protocol:str) -> dict:
 
 GIVEN = 'S', 'data', 'net', 'seed', 'part', 'runs', 'tick' # what every evaluator gets, in this order; what follows are options of its own
 
+def who(evaluator:str, protocol:str=None) -> tuple: # the two, as `evaluate` takes them
+    "Students whose protocol is an evaluator of its own, such as 'soft', are judged by that"
+    own = evaluator=='students' and protocol in evaluators() and protocol not in PROTOCOLS
+    return (protocol, None) if own else (evaluator, protocol)
+
 def asked(evaluator:str, # a name in `evaluators()`
           given:dict, # options by name; None: not given
          ) -> tuple: # the evaluator, its options, the number of its runs
@@ -207,7 +212,7 @@ def counted(runs:int, # of this process, over all stages
 def real_beside(S:Coreset, data:Data, ipc:int, gen) -> Coreset:
     "Random real images, at the same storage and from the same initialisation"
     r = stored(data.draw(ipc*DECODERS[S.decode].times, gen), S.decode)
-    same = {k:S.meta[k] for k in ('depth','rho','gamma') if k in S.meta} # what judges it judges them
+    same = {k:S.meta[k] for k in ('net','depth','rho','gamma') if k in S.meta} # what judges it judges them
     return r._replace(init=S.init, meta=r.meta | same)
 
 def as_filed(S:Coreset, eight_bit:bool) -> tuple: # (coreset, whether that is the same)
@@ -219,7 +224,7 @@ def as_filed(S:Coreset, eight_bit:bool) -> tuple: # (coreset, whether that is th
 def evaluate(coreset:Coreset, # what to judge
              data:Data, # whose test part is used; `part` says otherwise
              runs:int=None, # how many; None: as the evaluator says, 5 students
-             protocol:str=None, # how students are trained: a name in `PROTOCOLS`; None: 'quick'
+             protocol:str=None, # how students are trained: a name in `PROTOCOLS`, or an evaluator that trains them its own way; None: 'quick'
              net=None, # a `Network`, a spec or a factory `(shape, K) -> nn.Module`; None: the one that the coreset was made with
              seed:int=0, # of the runs
              part:str='test', # 'test', or 'held' for selection
@@ -229,6 +234,7 @@ def evaluate(coreset:Coreset, # what to judge
              **options, # of the evaluator
             ) -> dict: # plain values
     "Metrics of a coreset by an evaluator, over several runs"
+    evaluator, protocol = who(evaluator, protocol)
     f, options, runs = asked(evaluator, dict(runs=runs, protocol=protocol) | options)
     S, data, net = matched(no_idle_protocol(coreset, control, epochs=options.get('epochs')), data, net)
     eight_bit = eight_bit and space_of(S.x).eight_bit

@@ -305,9 +305,10 @@ def run_cell(cell:dict, # as `cells` gives it
                                                                       seconds=seconds, fast=used, made=provenance())
 
 # %% ../nbs/950_grid.ipynb #fee6aa8c
-def transfers(path, nets, protocol:str, runs:int, seed:int) -> dict: # key -> spec of a network
+def transfers(path, nets, protocol:str, runs:int, seed:int, evaluator:str='students', options:dict={}) -> dict: # key -> network's spec
     "Names of the lines that `transfer` leaves"
-    return {named([file_digest(path), net, protocol, runs, seed]):net for net in nets}
+    judge = [k for k,said in ((evaluator, evaluator!='students'), (options, options)) if said] # what differs from the defaults
+    return {named([file_digest(path), net, protocol, runs, seed, *judge]):net for net in nets}
 
 def best_here(spec:str, data:Data, images:float, device) -> Network: # images: that pass through it, about
     "A network as this machine computes it best"
@@ -318,14 +319,15 @@ def transfer(path, # of a coreset
              data:Data, # to test on
              nets, # specs of the students' networks
              results='results', # folder of `transfer.jsonl`
-             protocol:str='dc', runs:int=5, seed:int=0, device='cpu') -> list: # lines, one for each network
+             protocol:str='dc', runs:int=5, seed:int=0, device='cpu',
+             evaluator:str='students', **options) -> list: # options of `evaluate` -> lines, one for each network
     "Test a coreset with other networks; what has a line is not run again"
-    wanted, results, S = transfers(path, nets, protocol, runs, seed), Path(results), Coreset.load(path)
+    wanted, results, S = transfers(path, nets, protocol, runs, seed, evaluator, options), Path(results), Coreset.load(path)
     for k,net in wanted.items():
         with held(results/f'.{k}.lock') as mine:
             if not mine or k in done(results): continue
             fast = best_here(net, data, choose(protocol, PROTOCOLS, 'protocol')['epochs']*runs*len(S.y), device)
-            try: r = evaluate(S, data, runs, protocol, fast, seed, control=True, device=device)
+            try: r = evaluate(S, data, runs, net=fast, seed=seed, control=True, device=device, **judged_by(evaluator, protocol) | options)
             except Diverged as e: r = dict(diverged=str(e), **taught(S, protocol), net=net, runs=runs, seed=seed, labels=label_kind(S))
             add(results/'transfer.jsonl', dict(key=k, of=named(S.meta.get('made')), coreset=file_digest(path), data=data.name,
                                                **{k:S.meta.get(k) for k in ('method','ipc','L')},
@@ -392,7 +394,7 @@ def afresh(out:Path, steps:int) -> Path: # of which there is no line
 def tests(cell:dict, path) -> dict: # key -> network or protocol
     "The lines that a cell's marks ask for"
     return transfers(path, cell.get('nets', []), cell['protocol'], cell['runs'],
-                     cell['seed']) | sampled(path, cell.get('posteriors', []), cell['seed'])
+                     cell['seed'], cell['evaluator']) | sampled(path, cell.get('posteriors', []), cell['seed'])
 
 def unfinished(cell:dict, results) -> bool:
     "Whether a cell has no line yet, or its coreset was not tested in all ways"
@@ -416,7 +418,7 @@ def finish(cell:dict, path:Path, root, runs, end, device, bars) -> dict|None: # 
         if unfinished(cell, results):
             at, data = coreset_file(line, results), cell_data(cell, root) # no experts: the coreset is there
             with until(end):
-                transfer(at, data, cell.get('nets', []), results, cell['protocol'], cell['runs'], cell['seed'], device)
+                transfer(at, data, cell.get('nets', []), results, cell['protocol'], cell['runs'], cell['seed'], device, cell['evaluator'])
                 posteriors(at, data, cell.get('posteriors', []), results, cell['seed'], device)
         return line
 

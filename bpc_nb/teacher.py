@@ -155,10 +155,11 @@ def read_labels(path, S:Coreset) -> Labels: # S: whose labels they must be
     raise ValueError(f"labels: {path} is about other images; make labels of these with `bpc relabel`")
 
 # %% ../nbs/800_squeeze.ipynb #8000a018
-def teacher_of(net:Network, data:Data) -> Network:
-    "The network of a student's teacher: its own where that keeps statistics, else a ConvNet that does"
-    if tracked(net.build()): return net
-    return network(SPEC, data.shape, data.K)
+def teacher_of(S:Coreset, net:Network, data:Data) -> Network:
+    "The network of a teacher: that of the images or the student's, where it keeps statistics, else a ConvNet that does"
+    made = S.meta.get('net') or '@' # somebody's own network has its name alone
+    tried = [net] if '@' in made else [network(made, data.shape, data.K), net]
+    return next((n for n in tried if tracked(n.build())), None) or network(SPEC, data.shape, data.K)
 
 class Lesson(NamedTuple):
     "What students of a teacher learn, epoch by epoch"
@@ -195,7 +196,7 @@ def by_teacher(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=ran
     if not temperature > 0: raise ValueError(f"temperature: found {temperature}; expected a number above 0")
     if labels: lesson = from_file(S, net, labels)
     else:
-        other = network(by, data.shape, data.K) if by else teacher_of(net, data)
+        other = network(by, data.shape, data.K) if by else teacher_of(S, net, data)
         lesson = online(S, net, squeezed(data, other, teacher, S.x.device), how, seed)
     how = lesson.how
     state = DESCENTS['adam'](lesson.E, lr).init(torch.stack([beginning(S, net, seed, 'student', r) for r in runs]))

@@ -37,8 +37,9 @@ def sets(name:str, data) -> dict: # -> `(run) -> coreset`
     "What is judged"
     files = {}
     for l in (json.loads(l) for l in (HERE/'statistics.jsonl').read_text().splitlines()):
-        if l['data'].split()[0]==name and l['ipc']==10 and l['config']['net']==SPEC:
-            files |= {l['method'] + ', random'*(l['config'].get('direction')=='random'): l['key']}
+        if l['data'].split()[0]==name and (l['ipc'], l['config']['net'], l['size'])==(10, SPEC, None):
+            still = l['method']=='sre2l' and l['config']['start']=='real' # of DWA all but its adjustment
+            files |= {'dwa, no adjustment' if still else l['method'] + ', random'*(l['config'].get('direction')=='random'): l['key']}
     files |= SETS[name]
     made = {k:Coreset.load(HERE/'coresets'/f'{key}.safetensors') for k,key in files.items()}
     for k in CHOSEN:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NEAREST', 'TAUGHT', 'SHORT', 'RECIPES', 'METHODS', 'recovery_loss', 'in_turn', 'adjusted', 'within', 'recovery',
-           'sre2l', 'dwa', 'likeness']
+           'sre2l', 'dwa', 'diversity']
 
 # %% ../../nbs/810_recover.ipynb #8100a004
 from functools import cache
@@ -18,6 +18,7 @@ from ..augment import augment as augmentation
 from ..core import Coreset
 from ..energy import with_gradient
 from ..learn import ENERGY, IMAGES, Learner, Method, Task
+from ..networks import last_layer
 from ..options import Count, NonNegative, Positive, one_of
 from ..spaces import space_of
 from ..teacher import SHORTER, SPEC, TRAINED, Teacher, by_layer, observed, teacher_in, training_of, with_statistics
@@ -100,13 +101,13 @@ def dwa(task:Task, # network: the teacher's, and data
 
 # %% ../../nbs/810_recover.ipynb #8100a020
 @torch.no_grad()
-def likeness(S:Coreset, net, theta:Tensor, stats:dict) -> float: # S: examples, more than one a class
-    "Mean cosine between the logits of two examples of one class, after the mean logits of all are taken away"
-    z = net.apply(theta, S.x, stats)
-    z = F.normalize(z - z.mean(0), dim=1)
+def diversity(S:Coreset, t:Teacher) -> dict: # S: examples, more than one a class
+    "Mean squared distance (Eq. 21) and mean cosine of two images of one class, in the teacher's features"
+    f = last_layer(t.net, t.theta, t.stats)(S.x)
     same = (S.y[:,None]==S.y[None]) & ~torch.eye(len(S.y), dtype=torch.bool, device=S.y.device)
-    if not same.any(): raise ValueError('likeness: there is one example of each class; two are needed')
-    return (z@z.T)[same].mean().item()
+    if not same.any(): raise ValueError('diversity: there is one example of each class; two are needed')
+    unit = F.normalize(f - f.mean(0), dim=1)
+    return dict(distance=torch.cdist(f, f)[same].square().mean().item(), cosine=(unit@unit.T)[same].mean().item())
 
 # %% ../../nbs/810_recover.ipynb #8100a025
 TAUGHT = dict(net=SPEC, experts=TRAINED, optimiser='adam', lr=.1, average=.9, steps=500, every=500,
