@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SIAMESE', 'PROTOCOLS', 'GIVEN', 'EVALUATORS', 'in_order', 'fit_of', 'beginning', 'students', 'predict', 'taught',
-           'by_students', 'evaluators', 'judged_by', 'who', 'asked', 'examples_of', 'without_steps', 'no_idle_protocol',
+           'by_students', 'evaluators', 'judged_by', 'asked', 'who', 'examples_of', 'without_steps', 'no_idle_protocol',
            'matched', 'means', 'facts', 'counted', 'real_beside', 'as_filed', 'evaluate']
 
 # %% ../nbs/310_evaluate.ipynb #05d281f0
@@ -135,11 +135,6 @@ def judged_by(evaluator:str, protocol:str) -> dict:
 
 GIVEN = 'S', 'data', 'net', 'seed', 'part', 'runs', 'tick' # what every evaluator gets, in this order; what follows are options of its own
 
-def who(evaluator:str, protocol:str=None) -> tuple: # the two, as `evaluate` takes them
-    "Students whose protocol is an evaluator of its own, such as 'soft', are judged by that"
-    own = evaluator=='students' and protocol in evaluators() and protocol not in PROTOCOLS
-    return (protocol, None) if own else (evaluator, protocol)
-
 def asked(evaluator:str, # a name in `evaluators()`
           given:dict, # options by name; None: not given
          ) -> tuple: # the evaluator, its options, the number of its runs
@@ -151,6 +146,12 @@ def asked(evaluator:str, # a name in `evaluators()`
     runs = given.pop('runs', len(p['runs'].default))
     if runs < 1: raise ValueError(f"runs: found {runs} runs of {evaluator}; at least 1 is needed")
     return f, given, runs
+
+# %% ../nbs/310_evaluate.ipynb #470e1d86
+def who(evaluator:str, protocol:str=None) -> tuple: # the two, as `evaluate` takes them
+    "Students whose protocol is an evaluator of its own, such as 'soft', are judged by that"
+    own = evaluator=='students' and protocol in evaluators() and protocol not in PROTOCOLS
+    return (protocol, None) if own else (evaluator, protocol)
 
 # %% ../nbs/310_evaluate.ipynb #8f608dbb
 def examples_of(coreset:Coreset, device) -> Coreset:
@@ -224,7 +225,7 @@ def as_filed(S:Coreset, eight_bit:bool) -> tuple: # (coreset, whether that is th
 def evaluate(coreset:Coreset, # what to judge
              data:Data, # whose test part is used; `part` says otherwise
              runs:int=None, # how many; None: as the evaluator says, 5 students
-             protocol:str=None, # how students are trained: a name in `PROTOCOLS`, or an evaluator that trains them its own way; None: 'quick'
+             protocol:str=None, # how students are trained: a name in `PROTOCOLS`, or of an evaluator that trains them; None: 'quick'
              net=None, # a `Network`, a spec or a factory `(shape, K) -> nn.Module`; None: the one that the coreset was made with
              seed:int=0, # of the runs
              part:str='test', # 'test', or 'held' for selection
