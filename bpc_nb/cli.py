@@ -527,7 +527,8 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
     "Test a coreset with other networks than its own, once each"
     specs = nets.split(';' if ';' in nets or '=' in nets else ',')
     evaluator, protocol = who(evaluator, protocol)
-    rows = transfer(file, data_of(Coreset.load(file), data, given), specs, results, protocol, runs, seed, auto(device), evaluator, **set)
+    data = data_of(Coreset.load(file), data, given)
+    rows = transfer(file, data, specs, results, protocol or 'dc', runs, seed, auto(device), evaluator, **set)
     if json: return rows
     scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), mean_percent(r, '_random')])) for r in rows]
     r = rows[0]

@@ -8,6 +8,8 @@ from bpc_nb.core import Coreset, stream
 from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
+from bpc_nb.experts import experts
+from bpc_nb.grid import lines
 from bpc_nb.methods import sre2l
 from bpc_nb.networks import network
 from bpc_nb.teacher import TRAINED, answers, from_file, mixtures, observed, online, read_labels, relabelled, squeezed
@@ -85,6 +87,18 @@ def test_what_is_refused(quick):
     with pytest.raises(ValueError, match='step sizes'): evaluate(data.draw(1, stream(0))._replace(steps=torch.ones(1, 1)), data, 1, net=NORM, evaluator='soft')
 
 
+def test_a_teacher_of_other_data_or_of_another_size_is_refused(quick, tmp_path):
+    digits = load('digits')
+    experts(digits, network(NORM, digits.shape, 10), tmp_path/'b', n=1, epochs=1, progress=False)
+    for data, net, said in ('digits', 'convnet:width=8,depth=2,norm=batch', 'was made with net'), ('other', NORM, 'was made with'):
+        if data=='other': data = load((torch.rand(40, 3, 16, 16), torch.arange(40)%2))
+        with pytest.raises(ValueError, match=f'buffer: .* {said}'): distill('sre2l', data, 1, buffer=tmp_path/'b', **BRIEF | dict(net=net))
+
+def test_a_block_larger_than_memory_is_refused_before_the_first_step(quick, monkeypatch):
+    distill('sre2l', 'digits', 1, **BRIEF)
+    monkeypatch.setattr(sre2l, 'free_mb', lambda device: .5)
+    with pytest.raises(ValueError, match=r'block: .* take block=\d+'): distill('dwa', 'digits', 1, **BRIEF | dict(net='convnet:width=64,norm=batch,depth=2'))
+
 def test_commands(quick, bpc):
     code, out, err = bpc('teacher', 'digits', '--net', NORM, '--json')
     assert code==0 and json.loads(out)['accuracy'] > .1
@@ -92,5 +106,11 @@ def test_commands(quick, bpc):
     assert code==0, err
     code, out, err = bpc('evaluate', json.loads(out)['coreset'], '--evaluator', 'soft', '--set', 'epochs=2', '--runs', 1, '--control', '--json')
     assert code==0 and {'accuracy_mean','accuracy_mean_random','taught_by'} <= json.loads(out).keys()
+    code, out, err = bpc('evaluate', 'run/coreset.safetensors', '--protocol', 'soft', '--set', 'epochs=2', '--runs', 1)
+    assert code==0 and '1 runs of soft' in out, err
+    judged = 'transfer', 'run/coreset.safetensors', '--nets', 'mlp:width=4', '--set', 'epochs=2', '--runs', 1
+    for evaluator in '--evaluator', '--protocol': assert bpc(*judged, evaluator, 'soft')[0]==0 # the same line by either name
+    line, = lines('results/transfer.jsonl')
+    assert line['taught_by']==NORM and line['evaluator']=='soft' # the teacher whose images they are
     code, out, err = bpc('teacher', 'digits', '--net', 'mlp')
     assert code==2 and 'convnet:norm=batch' in err
