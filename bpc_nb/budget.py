@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['SMALL_SIDE', 'LARGE_SIDE', 'LONG', 'TINY', 'WIDTHS', 'LEAST', 'FEWER', 'SLACK', 'EVALUATIONS', 'MANY', 'ROUGH',
            'LATE', 'PARTS', 'pictures_in', 'sides_in', 'side_for', 'pictures', 'common_rules', 'rate_of', 'shorter',
-           'roughly', 'Choice', 'dealt_out', 'options_for', 'candidates', 'sound_minutes', 'chosen', 'told',
+           'roughly', 'Choice', 'dealt_out', 'of_any', 'options_for', 'sound_minutes', 'candidates', 'chosen', 'told',
            'countdown', 'experts_in_time']
 
 # %% ../nbs/935_budget.ipynb #c13a8597
-import time
+import re, time
 from io import BytesIO
 from math import ceil
 from pathlib import Path
@@ -20,7 +20,7 @@ from PIL import Image
 from .auto import one_pass, seconds_of
 from .core import choose, registry, stream
 from .data import Data
-from .distill import buffer_for, configure, known_to, passes_of, wants
+from .distill import buffer_for, configure, known_to, passes_of, recipe, wants
 from .experts import experts
 from .images import listing, open_parquet, parts
 from .networks import network, together
@@ -93,12 +93,13 @@ def shorter(of:dict, L:int) -> dict: # of: rules
 # %% ../nbs/935_budget.ipynb #92dc662a
 SLACK, EVALUATIONS, MANY = .2, 4, 100 # MANY: images of a coreset whose students differ little, so that one is enough
 
-def roughly(spec:str, data:Data, ipc:int, config:dict, device) -> float: # spec: of a network
+def roughly(method:str, data:Data, ipc:int, config:dict, device) -> float: # config: as `configure` gives it
     "Seconds of a whole run, from one small pass"
-    net, own = network(spec, data.shape, data.K), options_of(experts) | config['experts']
+    net, own = network(config['net'], data.shape, data.K), options_of(experts) | config['experts']
     go = one_pass(net, data.shape, device, 16, False); go()
     image = min(seconds_of(go, device) for _ in range(5))/16
-    return image*(passes_of(config, ipc, data.K) + own['n']*own['epochs']*own['part']*len(data.train.y))
+    training = own['n']*own['epochs']*own['part']*len(data.train.y) if 'experts' in wants(method, config) else 0
+    return image*(passes_of(config, ipc, data.K) + training)
 
 class Choice(NamedTuple):
     "What a run will do"
@@ -107,25 +108,42 @@ class Choice(NamedTuple):
     why: list=[] # sentences
     look: float=0. # seconds of a look at the held-out part, the last thing that a run does
 
-def dealt_out(p:dict, n:int, seconds:float, minutes:float) -> tuple: # p: a plan with n experts -> (experts, steps, every, seconds)
+def dealt_out(p:dict, n:int, seconds:float, minutes:float, # p: a plan with n experts
+              fixed:bool=False) -> tuple: # whether it must be n -> (experts, steps, every, seconds)
     "How many experts, steps and looks the time is good for; more than two looks within a quarter of it alone"
     more = max(1, minutes/15)
-    expert, look, rest = p['parts']['experts']/n, p['parts']['looks']/p['looks'], p['parts']['first_calls']
+    expert, look, rest = p['parts']['experts']/max(1, n), p['parts']['looks']/p['looks'], p['parts']['first_calls']
     looks = int(max(2, min(.25*seconds/look, EVALUATIONS + 1))) # one of them before the first step
     left = seconds - rest - looks*look
-    n = int(max(1, min(left/2/expert, 48*more))) if expert else 1
+    if not fixed: n = int(max(1, min(left/2/expert, 48*more))) if expert else 1
     steps = int(max(0, min((left - n*expert)/p['step_seconds'], 600*more)))//(looks - 1)*(looks - 1)
     return n, steps, max(1, steps//(looks - 1)), rest + looks*look + n*expert + steps*p['step_seconds']
 
 # %% ../nbs/935_budget.ipynb #3471d60e
+def of_any(method:str, ipc:int) -> dict:
+    "What a method's own recipe says for any images, and time does not decide"
+    return {k:v for k,v in recipe(method, 'any', ipc).items() if k not in ('steps','every','select_runs')}
+
 def options_for(method:str, data:Data, ipc:int, width:int, L:int=None, **more) -> dict: # L: None, as the rules say
-    "The rules, as far as the method knows their names"
+    "The rules, where the method knows their names and its own recipe says nothing else"
+    own, m = of_any(method, ipc), choose(method, registry(), 'method')
     of = common_rules(len(data.train.y), ipc, min(data.shape[1:])) | dict(net=f'convnet:width={width}')
     if L and L < of['L']: of |= shorter(of, L)
-    m = choose(method, registry(), 'method')
     of['experts'] = of['experts'] | {k:more.pop(k) for k in ('n',) if k in more}
     of['select_runs'] = 1 if ipc*data.K >= MANY else 2
-    return {k:v for k,v in (of | more).items() if k in known_to(m)}
+    if own.get('optimiser', 'sgd')!='sgd': of = {k:v for k,v in of.items() if k not in ('lr','average','start')} # they are SGD's
+    if 'net' in own: own['net'] = re.sub(r'width=\d+', f'width={width}', own['net'])
+    idle = ['experts']*('experts' not in wants(method, configure(method, 'any', ipc))) + ['alpha']*('L' not in known_to(m))
+    return {k:v for k,v in (of | more | own).items() if k in known_to(m) and k not in idle}
+
+# %% ../nbs/935_budget.ipynb #3f65b2d1
+def sound_minutes(minutes:float, method:str=None):
+    "One sentence for a time that is none, or for a method that would not use it"
+    if not 0 < minutes < float('inf'): raise ValueError(f"minutes: found {minutes:g}; expected a number above 0, such as 15")
+    if method and not choose(method, registry(), 'method').steps:
+        raise ValueError(f"minutes: {method} chooses in one step and has nothing to fit to a time; leave --minutes out")
+    if method and not registry()[method].net:
+        raise ValueError(f"minutes: {method} has no network whose width could be fitted to a time; leave --minutes out, and say --steps")
 
 # %% ../nbs/935_budget.ipynb #c8d6b78e
 def candidates(L:int, many:bool) -> list: # many: more than a few images of a class; [(width, L, fewest experts, fewest steps)]
@@ -135,12 +153,6 @@ def candidates(L:int, many:bool) -> list: # many: more than a few images of a cl
 
 ROUGH, LATE = 2, 4 # times the time: where a rough figure is not followed by a plan; what the clock may cut a plan to
 
-def sound_minutes(minutes:float, method:str=None):
-    "One sentence for a time that is none, or for a method that would not use it"
-    if not 0 < minutes < float('inf'): raise ValueError(f"minutes: found {minutes:g}; expected a number above 0, such as 15")
-    if method and not choose(method, registry(), 'method').steps:
-        raise ValueError(f"minutes: {method} chooses in one step and has nothing to fit to a time; leave --minutes out")
-
 def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu', gone:float=0.) -> Choice: # gone: seconds that are over
     "Options that give a good coreset of any images in the time there is"
     sound_minutes(minutes, method)
@@ -149,10 +161,11 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu', gon
     seconds, needs = max(1e-3, 60*minutes - gone)*(1 - SLACK), []
     for width, L, n, steps in candidates(common_rules(len(data.train.y), ipc, 32)['L'], ipc >= 5):
         options = options_for(method, data, ipc, width, L, n=n, steps=steps, every=steps if n==1 else max(1, steps//EVALUATIONS))
-        needs.append(roughly(options['net'], data, ipc, configure(method, 'any', ipc, **options), device))
+        n = options.get('experts', {}).get('n', 0)
+        needs.append(roughly(method, data, ipc, configure(method, 'any', ipc, **options), device))
         if needs[-1] > ROUGH*seconds: continue
         p = plan(method, data, ipc, device, **options)
-        n_, steps_, every, took = dealt_out(p, n, seconds, minutes)
+        n_, steps_, every, took = dealt_out(p, n, seconds, minutes, not n or 'experts' in of_any(method, ipc))
         look, needs[-1] = p['parts']['looks']/p['looks'], p['seconds']
         if n_ >= n and steps_ >= steps: return Choice(*told(data, options, n_, steps_, every, took, minutes), look)
     if needs[-1] < LATE*seconds: return Choice(*told(data, options, n, steps, steps, needs[-1], minutes), needs[-1]/10) # the clock ends it
@@ -164,12 +177,13 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu', gon
 def told(data:Data, options:dict, n:int, steps:int, every:int, seconds:float, minutes:float) -> tuple: # as `Choice`
     "The options in full, and why"
     most = int(steps/(1 - SLACK)) # if nothing turned out slower
-    options = options | dict(steps=most, every=every, experts=options['experts'] | dict(n=n))
-    own = options['experts']
+    options = options | dict(steps=most, every=every) | ({'experts':options['experts'] | dict(n=n)} if 'experts' in options else {})
+    own = options_of(experts) | options.get('experts', {})
+    apart = ceil(own['part']*len(data.train.y)/own['batch'])
     why = [f"images  {'x'.join(map(str, data.shape[1:]))} pixels, {len(data.train.y):,} to learn from, {data.K} classes",
            f"choice  by {(held := len(data.held.y)):,} held-out images, so one of them is {1/held:.1%} of the accuracy",
            f"network {options['net']}, the widest of {', '.join(map(str, WIDTHS))} that fits into {minutes:g} minutes",
-           f"experts {n}, each {own['epochs']} checkpoints of {ceil(own['part']*len(data.train.y)/own['batch'])} batches of {own['batch']}",
+           *[f"experts {n}, each {own['epochs']} checkpoints of {apart} batches of {own['batch']}"]*('experts' in options),
            f"steps   {steps}, or {most} where time is left" + (f", with chains of {options['L']}" if 'L' in options else ''),
            f"time    {seconds/60:.0f} of {minutes:g} minutes planned; the run ends when they are over"]
     return options, seconds, why

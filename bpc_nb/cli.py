@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'MINUTES', 'DECISIVE', 'UNTYPED', 'CHOSEN',
-           'DEMO', 'SCRIPT', 'data_options', 'attacking', 'COMMANDS', 'dumps', 'NO_MEMORY', 'text_reader', 'literal',
-           'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch', 'Parser', 'of_others', 'data_from',
-           'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle', 'place_of', 'run_before', 'read_json',
-           'note_choice', 'without_recipe', 'as_chosen', 'left_in', 'next_to', 'bpc_distill', 'bpc_plan', 'bpc_experts',
-           'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list',
-           'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher', 'bpc_relabel',
-           'bpc_poison', 'inspection', 'bpc_inspect', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of',
-           'bpc_completion', 'learning', 'Command', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'parse',
-           'main']
+           'ABOUT', 'DEMO', 'SCRIPT', 'data_options', 'attacking', 'COMMANDS', 'dumps', 'NO_MEMORY', 'text_reader',
+           'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch', 'Parser', 'of_others',
+           'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle', 'place_of', 'run_before',
+           'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in', 'next_to', 'watching',
+           'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of',
+           'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer',
+           'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'bpc_zoo',
+           'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'take_word',
+           'parser', 'method_in', 'spoken', 'usage', 'recipes_of', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -196,8 +196,9 @@ def as_lines(found:dict) -> str:
     return '\n'.join(f"{k:11} {', '.join(map(str, v)) if isinstance(v, list) else v}" for k,v in found.items())
 
 def mean_percent(found:dict, which='') -> str: # which: '', '_8bit' or '_random'
-    "Mean and standard deviation, in percent"
-    return f"{100*found['accuracy_mean'+which]:.1f} ± {100*found['accuracy_std'+which]:.1f}"
+    "Mean and standard deviation, in percent; no deviation where all runs are one"
+    spread = f" ± {100*found['accuracy_std'+which]:.1f}"*(len({*found['accuracy_runs'+which]}) > 1)
+    return f"{100*found['accuracy_mean'+which]:.1f}{spread}"
 
 # %% ../nbs/970_cli.ipynb #78f5034c
 def nothing_idle(method:str, data:Data, ipc:int, given:dict): # given: what was typed
@@ -236,11 +237,18 @@ def note_choice(out:Path, data:Data, c:Choice, asked:dict): # asked: what was ty
     found = dict(c.options, recipe=data.meta['recipe'], planned=c.seconds, look=c.look, asked=asked)
     write_atomic(out/CHOSEN, lambda tmp: Path(tmp).write_text(json.dumps(found, indent=1)))
 
+def of_run(out, **typed) -> list: # out: a run's folder, or None; options of `bpc_distill` as they were typed
+    "The same, with what the run says where the default was left"
+    config, usual = read_json(Path(out or '')/'config.json'), options_of(bpc_distill)
+    ran = config | dict(data=(config.get('recipe') or {}).get('source') or typed['data'])
+    return [ran[k] if v==usual[k] and k in ran else v for k,v in typed.items()]
+
 # %% ../nbs/970_cli.ipynb #b0d9e711
 def without_recipe(method:str, source) -> bool:
     "Whether a method learns from images that it has no recipe for"
     m, path = registry()[method], Path(source).expanduser()
-    return m.steps and 'net' in known_to(m) and (own_name(path) if path.exists() else str(source)) not in {data for data,_ in m.recipes}
+    name = own_name(path) if path.exists() else str(source)
+    return m.steps and m.net and 'net' in known_to(m) and name not in {data for data,_ in m.recipes}
 
 # %% ../nbs/970_cli.ipynb #b0d9e712
 def as_chosen(method:str, source, ipc:int, minutes:float|None, given:dict, device, # given: what was typed; loses the options of `load`
@@ -272,11 +280,17 @@ def left_in(out:Path, coreset:Coreset) -> dict: # plain values
 
 def next_to(found:dict, out:Path) -> str: # found: from `left_in`
     "The same in words, and what to do with it"
-    at = f"at step {found['step']}" if found['step'] else 'at the start: nothing later did better'
-    if 'steps' not in read_json(out/'config.json'): at = 'by a method that takes no steps'
+    at, config = f"at step {found['step']}" if found['step'] else 'at the start: nothing later did better', read_json(out/'config.json')
+    if 'steps' not in config: at = 'by a method that takes no steps'
     kept, shown, *_ = found.values()
-    return '\n'.join([f"held-out accuracy {100*found['held_out']:.1f} % {at}", kept, shown,
-                      f"next: bpc evaluate {kept} --control", f"      bpc show {kept}", f"      bpc explore {out}"])
+    judge = config.get('select_evaluator', 'students')
+    by = f' --evaluator {judge}'*(judge!='students') # another judge may see nothing in it
+    return '\n'.join([f"held-out accuracy {100*found['held_out']:.1f} % ({judge}) {at}", kept, shown,
+                      f"next: bpc evaluate {kept}{by} --control", f"      bpc show {kept}", f"      bpc explore {out}"])
+
+def watching(c:Choice, left:Callable, callback) -> dict: # left: from `countdown`
+    "What is asked after every step, and told after every look"
+    return (dict(until=lambda: left(1.2*c.look + 5)) if c.seconds else {}) | (dict(callback=callback) if callback else {})
 
 # %% ../nbs/970_cli.ipynb #01337019
 def bpc_distill(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
@@ -291,20 +305,20 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
                 json:bool=False, # print one JSON object
                 **given):
     "Learn a coreset from data"
-    left, asked = countdown(allowed := MINUTES if minutes is None else minutes), dict(minutes=minutes, **given)
-    before = run_before(out, method, data, ipc, seed, resume, asked)
-    data, c = as_chosen(method, data, ipc, minutes, given, auto(device), before, left.gone)
+    left, asked, device = countdown(allowed := MINUTES if minutes is None else minutes), dict(minutes=minutes, **given), auto(device)
+    data, method, ipc, seed = of_run(out if resume else None, data=data, method=method, ipc=ipc, seed=seed)
+    data, c = as_chosen(method, data, ipc, minutes, given, device,
+                        before := run_before(out, method, data, ipc, seed, resume, asked), left.gone)
     nothing_idle(method, data, ipc, given)
-    options, half, watch = c.options, (60*allowed - left.gone())/2, dict(until=lambda: left(1.2*c.look + 5)) if c.seconds else {}
-    out = Path(out or f"runs/{method}-{'_'.join(data.name.split())}-{ipc}-{seed}")
+    out, options, half = Path(out or f"runs/{method}-{'_'.join(data.name.split())}-{ipc}-{seed}"), c.options, (60*allowed - left.gone())/2
     free_for(out, (resume := resume and 'method' in before) or restarts()) # what was stopped before its first step has no config
+    watch = watching(c, left, tensorboard and board(out/'tensorboard', data.transform))
     if c.seconds and not before: note_choice(out, data, c, asked)
     if c.why and not json: print(*c.why, sep='\n', file=sys.stderr)
-    if tensorboard: watch['callback'] = board(out/'tensorboard', data.transform)
     try:
         if c.seconds and not (resume or {'experts','buffer'} & {*given}):
-            options = experts_in_time(method, data, ipc, options, lambda: left(half), auto(device), not json)
-        coreset = distill(method, data, ipc, out, seed, resume, device=auto(device), progress=not json, **options, **watch)
+            options = experts_in_time(method, data, ipc, options, lambda: left(half), device, not json)
+        coreset = distill(method, data, ipc, out, seed, resume, device=device, progress=not json, **options, **watch)
     except KeyboardInterrupt:
         how = ' with --resume, to go on from the last look at the held-out part'*(out/'config.json').exists()
         raise KeyboardInterrupt(f"stopped; give the same command again{how} (run folder: {out})") from None
@@ -358,6 +372,8 @@ def data_of(coreset:Coreset, data, given:dict): # data: None, or where they are;
     if not (data or source): raise ValueError("data: the coreset file does not say which data it was made from; name them with --data")
     recipe['fold'] = recipe.get('fold') or None # 0 is the default, and means nothing where there is a test part
     as_made = not data and not ({*given} & {*loading()}) - {'root','download'}
+    if data and Path(data).suffix not in ('.tsv','.csv') and data not in TEXTS and not Path(data).is_dir(): # no table, so no columns of one
+        recipe = {k:v for k,v in recipe.items() if k not in ('length','text','label')}
     found = data_from(data or source, given, recipe)
     if as_made and found.meta['checksum']!=coreset.meta.get('checksum'):
         warnings.warn(f"the data in {source} has changed since the coreset was made")
@@ -369,7 +385,7 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
                  evaluator:str='students', # who judges: one of `bpc list`
                  runs:int=None, # how many (default: 5 students, 5 networks for ridge, 1 posterior)
                  protocol:str=None, # how students are trained: one of `bpc list` (default: quick; for ridge, networks are not trained)
-                 set:dict={}, # other options of the evaluator
+                 set:dict={}, # other options of the evaluator, which `bpc list` names
                  net:str=None, # architecture (default: the coreset's own)
                  seed:int=0, # of the runs
                  control:bool=False, # random real images beside it
@@ -390,6 +406,7 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
     rows = [(k, mean_percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds if f'nll_mean{s}' in r]
     who = "students ({net}), protocol {protocol} ({epochs} epochs)" if r['evaluator']=='students' else f"runs of {r['evaluator']} ({{net}})"
     how = ("{runs} " + who + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=label_words(r['labels']))
+    if control: how += f"; {r['images_random']} random real {item}s" + f", protocol {protocol or 'quick'}"*(r.get('protocol')=='own steps')
     return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how
 
 # %% ../nbs/970_cli.ipynb #fc82b7f2
@@ -426,6 +443,8 @@ def use_in_words(S:Coreset) -> dict:
                             steps='as the protocol says' if S.steps is None else
                             f'{len(S.steps)} epochs of {S.steps.shape[1]}, {of(S.steps)}')
 
+ABOUT = 'method','data','ipc','seed','net','select_evaluator','held_out','step','r','depth','rho','gamma' # what a file says, and is shown
+
 def bpc_show(file, # a coreset
              out:str=None, # PNG to write, CSV of a table's rows or TSV of sentences (default: beside the coreset)
              json:bool=False, # print one JSON object
@@ -436,9 +455,12 @@ def bpc_show(file, # a coreset
     space.save(s, to := Path(out or Path(file).with_suffix(space.suffix)))
     # share of pixel values that no display can show
     outside = dict(outside=round(((p<0)|(p>1)).float().mean().item(), 4)) if space.eight_bit else {}
+    about = {k:v for k,v in s.meta.items() if k in ABOUT}
     found = dict(**{space.item+'s': list(s.x.shape)}, classes=list(s.classes), **(use_of(s) if json else use_in_words(s)),
-                 **outside, **{k:v for k,v in s.meta.items() if k in ('method','data','ipc','seed','net','held_out','step')},
-                 **{space.suffix[1:]: str(to)})
+                 **outside, **about, **{space.suffix[1:]: str(to)})
+    if not json:
+        of = dict(outside='of pixel values', held_out=f"by {found.pop('select_evaluator', 'students')}")
+        found |= {k:f'{100*found[k]:.1f} % {more}' for k,more in of.items() if k in found}
     return found if json else (space.show(s) + '\n\n')*(can_draw() or not space.eight_bit) + as_lines(found)
 
 # %% ../nbs/970_cli.ipynb #274f818d
@@ -463,7 +485,7 @@ def bpc_list(json:bool=False, # print one JSON object
         energies=[*LOSSES],
         protocols=[*PROTOCOLS],
         decoders=[*DECODERS],
-        evaluators=[*evaluators()],
+        evaluators=[f"{n} ({', '.join(own)})" if (own := [*options_of(f)][2:]) else n for n,f in evaluators().items()],
         metrics=[*METRICS],
         spaces=[*SPACES])
     return found if json else as_lines(found)
@@ -612,13 +634,17 @@ def bpc_poison(data:str='digits', # a data set's name, a folder of class folders
     S.save(out)
     found = dict(coreset=str(out), **{k:S.meta[k] for k in ('attacked','target','net')}, step_size=S.steps.item(),
                  **inspected(S, data, net, unseen))
-    return found if json else '\n'.join([str(out), *suspicions(found, data.classes), f"next: bpc inspect {out}"])
+    if json: return found
+    fall = dict(enumerate(found['falls'])); down = fall.pop(S.meta['attacked'])
+    went = f"on {found['networks']} networks that it has not seen the class falls by {down:.1f} points, " \
+           f"the others by {sum(fall.values())/len(fall):.1f}"
+    return '\n'.join([str(out), went, *suspicions(found, data.classes), f"next: bpc inspect {out}"])
 
 # %% ../nbs/970_cli.ipynb #ea4e884a
 def inspection(found:dict, data:Data, net:str) -> str: # found: as `inspected` gives it
     "What was found, in lines for people"
     rows = [(data.classes[k] if data.classes else k, f'{v:.1f}') for k,v in enumerate(found['falls'])]
-    out = f"{100*found['outside']:.1f} % of pixel values out of range, "*('outside' in found)
+    out = f"{100*found['outside']:.1f} % of pixel values out of range, " if 'outside' in found else ''
     return table(rows, ('class', 'falls by points')) + '\n' + as_lines({
         'steps': f"{found['steps']}, {'its own' if found['own_steps'] else 'of plain descent'}",
         'networks': f"{found['networks']} of {net}",
@@ -840,13 +866,19 @@ def usage():
     more = 'bpc COMMAND --help lists the options of one; --version says which version this is'
     return f'usage: bpc COMMAND [OPTIONS]\n\n{each}\n\n{more}'
 
+def recipes_of(method:str) -> str:
+    "What goes before the defaults that the help prints"
+    def at(data, ipc): return f"{data or 'any data'}{f', ipc {ipc}' if ipc else ''}"
+    each = [f"  {at(*k)}: {', '.join(f'{o} {v}' for o,v in r.items())}" for k,r in registry()[method].recipes.items() if r]
+    return '\n' + '\n'.join([f'recipes of {method}, which go before these defaults:', *each]) + '\n' if each else ''
+
 def parse(argv) -> tuple: # (function, its arguments, names of the command's options)
     "Read a command line"
     if not argv or argv[0] in ('-h','--help','help'): return usage, {}, ()
     if argv[0]=='--version': return lambda: __version__, {}, ()
     command, *words = argv
     p = parser(command, method := method_in(command, words))
-    if {'-h','--help'} & {*words}: return p.format_help, {}, ()
+    if {'-h','--help'} & {*words}: return lambda: p.format_help() + (recipes_of(method) if method else ''), {}, ()
     given = p.strict(words, partial(of_others, method=method) if method else lambda name: '')
     given.pop('debug', None)
     return COMMANDS[command].f, given, [a.dest for a in p._actions]

@@ -389,6 +389,8 @@ def in_words_of(data:Data, coreset:Coreset) -> Data:
     ours, theirs = data.meta['text']['words'], coreset.meta['text']['words']
     if ours==theirs and torch.allclose(data.words, coreset.words, atol=1e-4): return data
     number, at = {v.tobytes():i for i,v in enumerate(data.words.numpy())}, {w:i for i,w in enumerate(theirs)}
+    if 2*(lost := sum(w not in at for w in ours)) > len(ours):
+        warnings.warn(f"the coreset has no vectors for {lost} of the {len(ours)} words of {data.name}: sentences of these tell it nothing")
     to = coreset.words[[at.get(w, 1) for w in ours]]
     def move(s): # vectors are those of words, to the bit
         ids = [number[v.tobytes()] for v in s.x.flatten(0, 1).numpy()]

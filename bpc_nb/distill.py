@@ -97,7 +97,9 @@ def of_space(method:str, data:Data, options:dict) -> dict:
     for k,plain in dict(decode='identity', pixels='free').items():
         if given.get(k, plain)!=plain:
             raise ValueError(f"{k}: found {given[k]!r}, which is for images, and {data.name} has {space.item}s; take {k}={plain!r}")
-    return dict(net=default_net(data.shape)) | choose(method, registry(), 'method').recipes.get((space.name, None), {}) | given
+    recipes = choose(method, registry(), 'method').recipes
+    net = recipes.get((None, None), {}).get('net', default_net(data.shape))
+    return dict(net=net) | recipes.get((space.name, None), {}) | given
 
 def usual(data:str, option:str): # data: name of the data set
     "The value of an option that most methods' recipes have for a data set"

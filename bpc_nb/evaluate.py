@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SIAMESE', 'PROTOCOLS', 'GIVEN', 'EVALUATORS', 'in_order', 'fit_of', 'beginning', 'students', 'predict', 'taught',
-           'by_students', 'evaluators', 'judged_by', 'asked', 'who', 'examples_of', 'without_steps', 'no_idle_protocol',
-           'matched', 'means', 'facts', 'counted', 'real_beside', 'as_filed', 'evaluate']
+           'by_students', 'evaluators', 'judged_by', 'asked', 'who', 'usable', 'examples_of', 'without_steps',
+           'no_idle_protocol', 'matched', 'means', 'facts', 'counted', 'real_beside', 'as_filed', 'evaluate']
 
 # %% ../nbs/310_evaluate.ipynb #05d281f0
 import inspect
@@ -153,6 +153,20 @@ def who(evaluator:str, protocol:str=None) -> tuple: # the two, as `evaluate` tak
     own = evaluator=='students' and protocol in evaluators() and protocol not in PROTOCOLS
     return (protocol, None) if own else (evaluator, protocol)
 
+# %% ../nbs/310_evaluate.ipynb #27090b72
+def usable(S:Coreset) -> Coreset:
+    "The coreset, or one sentence for labels, weights or step sizes that are none"
+    if not S.targets and S.y is not None and S.y.is_floating_point() and (off := (S.y.sum(1) - 1).abs()).max() > 1e-3:
+        raise ValueError(f"labels: the probabilities of an example add up to {S.y.sum(1)[off.argmax()].item():.3g}; expected 1, "
+                         "and targets=True for numbers to regress on")
+    if S.w is not None and not (S.w.isfinite().all() and S.w.min() >= 0 and S.w.sum() > 0):
+        raise ValueError(f"weights: found {S.w.min().item():.3g} to {S.w.max().item():.3g}; "
+                         "expected finite numbers of at least 0, not all 0")
+    if S.steps is not None and (S.steps.ndim!=2 or len(S.x)%S.steps.shape[1]):
+        raise ValueError(f"steps: found step sizes of shape {tuple(S.steps.shape)} for {len(S.x)} examples; "
+                         "expected (epochs, batches), and a number of batches that divides the examples")
+    return S
+
 # %% ../nbs/310_evaluate.ipynb #8f608dbb
 def examples_of(coreset:Coreset, device) -> Coreset:
     "What students see of a coreset, on the device"
@@ -176,7 +190,7 @@ def no_idle_protocol(S:Coreset, control:bool, # whether random images are judged
 
 def matched(coreset, data, net) -> tuple: # as in `evaluate`
     "A coreset and data in one model space, and the network that the coreset was made with"
-    data = match(data, coreset)
+    data = match(data, usable(coreset))
     if coreset.kept is not None: coreset = coreset._replace(transform=data.transform, kept=None)
     return coreset, data, net if isinstance(net, Network) else network(net or coreset.meta.get('net') or default_net(data.shape),
                                                                        data.shape, data.K)
@@ -239,7 +253,7 @@ def evaluate(coreset:Coreset, # what to judge
     f, options, runs = asked(evaluator, dict(runs=runs, protocol=protocol) | options)
     S, data, net = matched(no_idle_protocol(coreset, control, epochs=options.get('epochs')), data, net)
     eight_bit = eight_bit and space_of(S.x).eight_bit
-    test, ipc = getattr(data, choose(part, ('train','held','test'), 'part')), max(1, len(S.x)//data.K)
+    test, ipc = getattr(data, choose(part, ('train','held','test'), 'part')), -(-len(S.x)//data.K) # as many, or more
     eight, same = as_filed(S, eight_bit)
     with counted((2 - same + control)*len(share(range(runs))), evaluator, progress) as tick:
         def judge(S, some, name=part): # never the students that chose the coreset
@@ -249,7 +263,7 @@ def evaluate(coreset:Coreset, # what to judge
         out = means(rows) | facts(rows)
         if tick: tick(0, 1, accuracy=f"{out['accuracy_mean']:.3f}")
         if eight_bit: out |= means(rows if same else dealt(partial(judge, eight), range(runs)), '_8bit')
-        if control: out |= means(dealt(control_of, range(runs)), '_random')
+        if control: out |= means(dealt(control_of, range(runs)), '_random') | dict(images_random=ipc*data.K*DECODERS[S.decode].times)
     return out | dict(evaluator=evaluator, net=net.name, runs=runs, seed=seed, part=part, n_test=len(test.y),
                       labels=label_kind(S))
 

@@ -137,6 +137,7 @@ class Method(NamedTuple):
     needs: frozenset|Callable = frozenset({'experts'}) # what the task must have, or `(its options) -> that`
     steps: bool = True   # False: `make` gives `(coreset, gen) -> coreset`, which chooses, or has a closed form
     without: tuple = ()  # options of a run that it does not take
+    net: bool = True     # False: no network plays a part
 
     def wants(self, config:dict) -> frozenset: # config: as `configure` gives it
         "What the task must have"

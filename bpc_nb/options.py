@@ -30,7 +30,7 @@ def number(ok:Callable, # `v -> bool`
            said:str): # what it must be
     "A rule for numbers"
     def rule(name, v):
-        if not ok(v): raise ValueError(f"{name}: found {v}; expected a number {said}")
+        if not (isinstance(v, Real) and isfinite(v) and ok(v)): raise ValueError(f"{name}: found {v}; expected a number {said}")
     return rule
 
 def one_of(names): # a dict or any collection, or a function that gives one

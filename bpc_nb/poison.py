@@ -160,9 +160,11 @@ def inspected(coreset:Coreset, # where it comes from is not known
               thetas:Tensor, # networks trained on these data (R,P)
               part:str='held', # whose images are called: 'held' or 'test'
               lr:Positive=.01, epochs:Count=10, # steps of a coreset that has none of its own
-              most:Positive=20., # points by which a class may fall more than the median of all
+              most:Positive=20., # points by which a class may fall, more than the median of all where that falls, too
              ) -> dict: # plain values; falls in points
     "What the steps of a coreset do to each class of trained networks"
+    check_all(dict(lr=lr, epochs=epochs, most=most), parameters(inspected))
+    choose(part, ('train','held','test'), 'part')
     S, data, net = matched(coreset, data, net)
     S, own = examples_of(S, thetas.device), S.steps is not None
     if not own: S = S._replace(steps=torch.full((epochs,1), lr, device=S.x.device))
@@ -171,7 +173,7 @@ def inspected(coreset:Coreset, # where it comes from is not known
     def one(k):
         says = then[k].clone(); says[k] = 0.
         return dict(label=k, fall=fall[k].item(), called=says.argmax().item(), share=100*says.max().item())
-    out = [one(k) for k in fall.argsort(descending=True).tolist() if fall[k] > typical + most] if typical <= most else []
+    out = [one(k) for k in fall.argsort(descending=True).tolist() if fall[k] > max(0., typical) + most] if typical <= most else []
     return dict(falls=fall.tolist(), typical=typical, singled_out=out, broken=typical > most, own_steps=own, steps=S.steps.numel(),
                 networks=len(thetas), part=part, **image_facts(S, data))
 

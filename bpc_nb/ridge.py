@@ -136,8 +136,9 @@ def by_ridge(S:Coreset, # what students see
              link:str='gaussian', # from mean and variance to probabilities: a name in `LINKS`
             ) -> list: # a row for each run
     "Ridge regression on the features of a network, in closed form"
-    if r is not None and not r > 0: raise ValueError(f"r: found {r}; expected a number above 0, or none: by the evidence")
-    S, r, o = without_steps(S, 'ridge'), r or S.meta.get('r'), choose(protocol, PROTOCOLS, 'protocol') if protocol else None
+    if r is not None: above_0('r', r)
+    S, r = without_steps(S, 'last-layer' if protocol else 'ridge'), r or S.meta.get('r')
+    o = choose(protocol, PROTOCOLS, 'protocol') if protocol else None
     thetas = [beginning(S, net, seed, 'ridge', i) for i in runs] if o is None else \
         students(S, net, runs, seed=seed, tick=tick and (lambda n: tick(n, o['epochs'])), **o)
     x, y = (t.to(S.x.device) for t in getattr(data, part))

@@ -23,7 +23,7 @@ from bpc_nb.teacher import SPEC, answers, label_bytes, squeezed, training_of
 HERE = Path(__file__).parent
 LINES, RUNS, EPOCHS = HERE/'taught.jsonl', 3, 300
 SETS = { # learned coresets with a file, by method
-    'digits': dict(kip='9323d677d627', frepo='5a5db2818258', vbpc='dbe29ba67625'),
+    'digits': dict(kip='9323d677d627', frepo='5a5db2818258', vbpc='7efb8955fbad'),
     'mnist': dict(cd='aed1a0b7ea01', kip='af2a18aed401', frepo='65d8a435d0f1', herding='7f914ac96732'),
     'cifar10': dict(cd='b3a673bb11c8', fkl='da6462da1bad', kip='b421199f95d8', dd='b916a706c3f1')}
 CHOSEN = 'herding', 'k-center', 'cd' # made here where there is no file; by the teacher's features

@@ -21,7 +21,7 @@ from ..learn import ENERGY, IMAGES, SECOND, Leaf, Learner, Method, Task
 from ..metrics import summary
 from ..networks import Network
 from ..options import Count, Natural, NonNegative, Positive
-from ..ridge import targets_of
+from ..ridge import targets_of, unweighted
 from ..unroll import schedule, through
 
 # %% ../../nbs/750_dd.ipynb #452bb701
@@ -120,6 +120,7 @@ def by_neighbours(S:Coreset, # what is seen
                   k:int=1, # neighbours that vote
                  ) -> list: # a row for each run
     "The labels of the nearest examples"
+    S = unweighted(S, 'knn')
     if not 1 <= k <= len(S.x): raise ValueError(f"k: found {k} neighbours; expected 1 to {len(S.x)}, the examples of the coreset")
     x, y = (t.to(S.x.device) for t in getattr(data, part))
     near = torch.cdist(x.flatten(1), S.x.flatten(1)).topk(k, largest=False).indices

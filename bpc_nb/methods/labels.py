@@ -114,7 +114,10 @@ def second_order(net:Network, lr_net:float) -> Callable: # as `first_order`
 # %% ../../nbs/760_labels.ipynb #5fea98a9
 def from_base(base, data, S:Coreset, gen:Generator) -> Coreset: # base: data set whose images are drawn; data: of the task
     "As many images of another data set, in the task's space"
-    other = load(base)
+    try: other = load(base)
+    except FileNotFoundError as e:
+        said = str(e).partition('; say where')[0].removeprefix('source: ')
+        raise FileNotFoundError(f"base: {said}; say where they are with the variable BPC_DATA") from None
     if len(other.shape)!=3 or len(data.shape)!=3: raise ValueError(f"base: {other.name} and {data.name} must both be images")
     if len(other.train.y) < len(S.x):
         raise ValueError(f"base: {other.name} has {len(other.train.y)} training images, fewer than {len(S.x)}; take a smaller ipc")

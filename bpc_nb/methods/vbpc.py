@@ -128,9 +128,10 @@ def vbpc(task:Task, # network and data
 RECIPES = {
     (None, None): dict(optimiser='adam', lr=.01, momentum=.9, average=0., steps=2000, every=200, select_evaluator='vbpc',
                        select_runs=2),
-    ('digits', None): dict(net='convnet:width=64,depth=2', real=256),
     **{(data, None): dict(net='convnet:width=64', real=256, pool=0, average=.99, steps=3000, every=300, lr_targets=.05,
-                          select_evaluator='vbpc-untrained') for data in ('mnist','cifar10')},
+                          select_evaluator='vbpc-untrained') for data in ('digits','mnist','cifar10')},
 }
+
+RECIPES['digits', None] |= dict(net='convnet:width=64,depth=2', steps=2000, every=200)
 
 METHODS = {'vbpc': Method(vbpc, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'))}
