@@ -485,10 +485,12 @@ def bpc_list(json:bool=False, # print one JSON object
         energies=[*LOSSES],
         protocols=[*PROTOCOLS],
         decoders=[*DECODERS],
-        evaluators=[f"{n} ({', '.join(own)})" if (own := [*options_of(f)][2:]) else n for n,f in evaluators().items()],
+        evaluators=[*evaluators()],
         metrics=[*METRICS],
         spaces=[*SPACES])
-    return found if json else as_lines(found)
+    if json: return found
+    with_own = [f"{n} ({', '.join(own)})" if (own := [*options_of(f)][2:]) else n for n,f in evaluators().items()]
+    return as_lines(found | dict(evaluators=with_own))
 
 # %% ../nbs/970_cli.ipynb #8fa08afe
 def bpc_grid(file:str=None, # grid file (TOML)

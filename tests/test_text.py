@@ -92,4 +92,8 @@ def test_the_command_line_learns_shows_and_judges_sentences(bpc, folder):
     code, out, err = bpc('evaluate', 'run/coreset.safetensors', '--root', folder, '--control', '--runs', 1, '--json')
     assert code==0 and {'accuracy_mean', 'accuracy_mean_random'} <= json.loads(out).keys() and 'accuracy_mean_8bit' not in json.loads(out), err
     code, _, err = bpc('distill', 'trec6', '--root', folder, '--method', 'tdd', '--decode', 'factor2')
-    assert code==2 and 'which is for images' in err
+    assert code==2 and 'decode' in err
+    code, out, err = bpc('plan', 'trec6', '--root', folder, '--method', 'tdd', *small)
+    assert code==0 and json.loads(out)['step_seconds'] > 0, err
+    code, _, err = bpc('distill', 'digits', '--method', 'tdd')
+    assert code==2 and 'take sldd' in err

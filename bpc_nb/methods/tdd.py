@@ -92,4 +92,4 @@ RECIPES = {
 }
 
 EVALUATORS = dict(bag=by_bags)
-METHODS = {'tdd': Method(tdd, RECIPES, frozenset(), without=(*ENERGY, *SECOND, 'labels'))}
+METHODS = {'tdd': Method(tdd, RECIPES, frozenset(), without=(*ENERGY, *SECOND, 'labels', 'decode', 'pixels'))}
