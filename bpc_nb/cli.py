@@ -43,7 +43,7 @@ from .metrics import METRICS, accuracy
 from .networks import NETWORKS, default_net, network
 from .options import options_of, plain, rules
 from .plan import plan
-from .poison import attack, inspected, poison, sound_attack, suspicions, trained
+from .poison import attack, inspected, poison, sound_attack, sound_inspection, suspicions, trained
 from .predictive import POSTERIORS, predictive
 from .progress import board
 from .quality import bpc_bench, quality
@@ -663,6 +663,7 @@ def bpc_inspect(file, # a coreset, from wherever it comes
     S, how = Coreset.load(file), {k:given.pop(k) for k in options(inspected) if k in given}
     for k in how.keys() & {'lr','epochs'} if S.steps is not None else ():
         raise ValueError(f"{k}: the coreset has step sizes of its own, so {k}= would change nothing; leave it out")
+    sound_inspection(**how)
     S, data, net = matched(S, data_of(S, data, given), net)
     found = inspected(S, data, net, trained(data, net, dict(n=5, seed=1) | experts, auto(device), not json), **how)
     bad = suspicions(found, data.classes)

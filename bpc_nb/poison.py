@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STEP_SIZE', 'LOOKED_AT', 'as_wished', 'wished', 'attack', 'after', 'none_missing', 'called', 'class_number',
            'sound_attack', 'poison', 'trained', 'noise_like', 'beside_attack', 'falls', 'image_facts', 'inspected',
-           'suspicions']
+           'suspicions', 'sound_inspection']
 
 # %% ../nbs/790_poison.ipynb #cdcfcad2
 from typing import Annotated
@@ -163,8 +163,7 @@ def inspected(coreset:Coreset, # where it comes from is not known
               most:Positive=20., # points by which a class may fall, more than the median of all where that falls, too
              ) -> dict: # plain values; falls in points
     "What the steps of a coreset do to each class of trained networks"
-    check_all(dict(lr=lr, epochs=epochs, most=most), parameters(inspected))
-    choose(part, ('train','held','test'), 'part')
+    sound_inspection(part=part, lr=lr, epochs=epochs, most=most)
     S, data, net = matched(coreset, data, net)
     S, own = examples_of(S, thetas.device), S.steps is not None
     if not own: S = S._replace(steps=torch.full((epochs,1), lr, device=S.x.device))
@@ -186,3 +185,9 @@ def suspicions(found:dict, classes) -> list: # of sentences; found: as `inspecte
     if found['broken']: out.append(f"most classes fall, the median by {found['typical']:.0f} points: the coreset harms trained networks, "
                                    "and what it does to one class cannot be told")
     return out
+
+# %% ../nbs/790_poison.ipynb #782ccfd7
+def sound_inspection(**options): # of `inspected`
+    "One sentence for an option that means nothing"
+    choose(options.get('part', 'held'), ('train','held','test'), 'part')
+    check_all(options, parameters(inspected))

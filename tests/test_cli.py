@@ -237,6 +237,8 @@ def test_digits_from_experts_to_a_score(bpc, experts):
     assert code == 0 and json.loads(out)['images'] == [10, 1, 8, 8] and Path('see.png').exists()
     code, out, err = bpc('distill', 'digits', *TINY, '--buffer', experts, '--seed', 1, '--resume') # finished: nothing left to do
     assert code == 0 and 'next: bpc evaluate' in out
+    code, out, err = bpc('distill', '--out', run, '--resume', '--buffer', experts) # what it is a run of, it says itself
+    assert code == 0 and 'next: bpc evaluate' in out, err
 
 
 def test_show_says_how_a_coreset_is_used(bpc):

@@ -36,8 +36,13 @@ def test_an_exact_coreset_is_worth_all_images_after_saving(home, tmp_path, net):
 
 
 def test_commands(bpc, tmp_path):
+    out = bpc('distill', 'digits', '--method', 'ls', '--out', 'said')[1]
+    assert '(kernel)' in out and 'safetensors --evaluator kernel --control' in out # who chose it judges it
     code, out, err = bpc('distill', 'digits', '--method', 'ls', '--out', 'run', '--json')
     assert code==0
+    code, out, err = bpc('evaluate', json.loads(out)['coreset'], '--evaluator', 'ridge', '--set', 'r=big')
+    assert code==2 and 'r: found big' in err
+    code, out, err = bpc('distill', 'digits', '--method', 'ls', '--out', 'run2', '--json')
     file = json.loads(out)['coreset']
     for evaluator in 'kernel', 'last-layer', 'ridge', 'vbpc', 'vbpc-untrained':
         code, out, err = bpc('evaluate', file, '--evaluator', evaluator, '--runs', 1, '--net', NET, '--json')

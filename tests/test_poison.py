@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bpc_nb.cli import inspection
 from bpc_nb.core import Coreset, stream
 from bpc_nb.data import load
 from bpc_nb.networks import network
@@ -51,8 +52,20 @@ def test_rows_of_a_table(tmp_path):
     net = network('mlp:width=8', table.shape, table.K)
     nets = trained(table, net, dict(n=2, epochs=2), progress=False)
     S = poison(table, net, nets, 'x', 'y', ipc=2, steps=2, progress=False)
-    assert S.x.shape == (6, 2) and 'outside' not in inspected(S, table, net, nets)
+    assert S.x.shape == (6, 2) and 'outside' not in (found := inspected(S, table, net, nets))
+    assert 'of real ones' in inspection(found, table, net.name)
     with pytest.raises(ValueError, match="pixels: found '8bit', which is for images"): poison(table, net, nets, 'x', 'y', pixels='8bit')
+
+def test_a_class_that_falls_less_than_others_gain_is_not_singled_out(data, mlp):
+    gained = data.draw(5, stream(0, 'lesson')) # good for networks that have hardly begun
+    found = inspected(gained, data, mlp, trained(data, mlp, dict(n=2, epochs=1), progress=False), epochs=60, lr=.1)
+    assert found['typical'] < -5 and min(found['falls']) < found['typical'] and not [c for c in found['singled_out'] if c['fall'] < 20]
+
+@pytest.mark.parametrize('words, said', [('--part hold', "part: unknown 'hold'"), ('--epochs 0', 'epochs: expected'), ('--lr=-1', 'lr: found -1'), ('--most=-5', 'most: found -5')])
+def test_an_inspection_refuses_what_means_nothing_before_it_trains(bpc, words, said):
+    load('digits').draw(1, stream(0)).save('real.safetensors')
+    code, out, err = bpc('inspect', 'real.safetensors', '--data', 'digits', '--net', 'mlp:width=4', *words.split())
+    assert code==2 and said in err and 'epoch/s' not in err and len(err.splitlines())==1, err
 
 def test_nothing_held_out(data, mlp, thetas):
     none = data._replace(held=data.held._replace(x=data.held.x[:3], y=data.held.y[:3]))
