@@ -15,6 +15,7 @@ from bpc_nb.data import load
 from bpc_nb.distill import usual
 from bpc_nb.evaluate import evaluate
 from bpc_nb.fast import accelerate
+from bpc_nb.metrics import Diverged
 from bpc_nb.networks import network
 
 HERE = Path(__file__).parent
@@ -44,11 +45,12 @@ def judged(line:dict, judge:str, data, runs:int=2) -> dict:
     own = line['config']['net']
     if line['method'] in ('kip','ls') or own=='convnet': own = 'convnet:width=64'
     began, fast = time.perf_counter(), accelerate(network(net or own, data.shape, data.K), compile=True)
-    twin = next((r for r in lines(LINES) if judge in USUAL and r['judge'] in USUAL and all(r[k]==line[k] for k in ('data','ipc','zca'))
+    twin = next((r for r in lines(LINES) if judge in USUAL and r['judge'] in USUAL and 'accuracy_mean_random' in r and all(r[k]==line[k] for k in ('data','ipc','zca'))
                  and (r['net'], r['runs'])==(net or own, runs)), None) # usual students of random images are the same beside any coreset
-    found = evaluate(of(S), data, runs, net=fast, control=twin is None, eight_bit=False, **how)
+    try: found = evaluate(of(S), data, runs, net=fast, control=twin is None, eight_bit=False, **how)
+    except Diverged as e: found = dict(diverged=str(e)) # a fact about the coreset
     found |= {k:v for k,v in (twin or {}).items() if k.endswith('_random')}
-    kept = {k:v for k,v in found.items() if k.split('_')[0] in ('accuracy','nll','ece') and 'runs' not in k}
+    kept = {k:v for k,v in found.items() if k.split('_')[0] in ('accuracy','nll','ece','diverged') and 'runs' not in k}
     return {k:line[k] for k in ('key','method','data','ipc','zca')} | dict(judge=judge, net=net or own, runs=runs) | kept \
         | dict(seconds=round(time.perf_counter() - began), made=provenance())
 
@@ -69,4 +71,4 @@ if __name__=='__main__':
             if name not in sets: sets = {name: load(name[0], zca=name[1])} # one at a time
             row = judged(line, judge, sets[name])
             with open(LINES, 'a') as f: f.write(json.dumps(row) + '\n')
-            print({k:row[k] for k in ('method','data','ipc','judge','accuracy_mean','accuracy_mean_random','nll_mean','seconds')}, flush=True)
+            print({k:row.get(k) for k in ('method','data','ipc','judge','accuracy_mean','accuracy_mean_random','nll_mean','seconds')}, flush=True)
