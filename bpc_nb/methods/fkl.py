@@ -11,7 +11,7 @@ from torch import Generator
 from ..augment import Strategy, augment as augmentation
 from ..core import Coreset
 from ..learn import Method, Task
-from ..energy import contrast, learned, one_by_one, with_gradient
+from ..energy import contrast, mean_over
 from .cd import RECIPES as CD
 from ..options import Count, Natural, NonNegative, Positive
 from ..samplers.langevin import follow, near
@@ -32,10 +32,8 @@ def fkl(task:Task, # energy and experts
     def loss(S:Coreset, gen:Generator):
         theta_k, pos = (t.to(S.x.device) for t in task.experts.draw(gen, T, (0, k_max)))
         ends = pos, follow(E, theta_k, S, L, alpha, aug=aug, gen=gen)
-        moving = learned(S._replace(x=aug(S.x, gen)))
-        def sample(*ts): return contrast(E, *(near(t, w, gen) for t,w in zip(ends, widths)), S._replace(**dict(zip(moving, ts))))/samples
-        value, *gs = one_by_one([sample]*samples, *moving.values())
-        return with_gradient(value, *(v for pair in zip(gs, moving.values()) for v in pair))
+        def sample(_, S): return contrast(E, *(near(t, w, gen) for t,w in zip(ends, widths)), S)
+        return mean_over(sample, S._replace(x=aug(S.x, gen)), range(samples), samples)
     return loss
 
 # %% ../../nbs/430_fkl.ipynb #e6b8d910
