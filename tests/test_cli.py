@@ -373,7 +373,7 @@ def test_a_server_that_fails_is_an_error_and_not_part_of_the_json(bpc, monkeypat
 
 # --- before a run ----------------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize('method', [m for m in registry() if m!='tdd' and not m.startswith('cafe')]) # TDD has sentences; an episode of CAFE takes seconds, and is timed four times
+@pytest.mark.parametrize('method', [m for m in registry() if not m.startswith('cafe')]) # an episode of CAFE takes seconds, and is timed four times
 def test_every_method_can_be_planned(method):
     net = 'convnet:width=4,depth=2' + ',norm=batch'*(method in ('sre2l', 'dwa'))
     said = plan(method, 'digits', 1, device='cpu', net=net, experts=dict(n=1, epochs=1), select_runs=1)

@@ -95,5 +95,3 @@ def test_the_command_line_learns_shows_and_judges_sentences(bpc, folder):
     assert code==2 and 'decode' in err
     code, out, err = bpc('plan', 'trec6', '--root', folder, '--method', 'tdd', *small)
     assert code==0 and json.loads(out)['step_seconds'] > 0, err
-    code, _, err = bpc('distill', 'digits', '--method', 'tdd')
-    assert code==2 and 'take sldd' in err

@@ -19,7 +19,7 @@ from ..metrics import summary
 from ..networks import Network
 from ..options import Count, Natural, NonNegative, Positive
 from ..ridge import targets_of
-from ..spaces import nearest_words, space_of
+from ..spaces import nearest_words
 
 # %% ../../nbs/770_words.ipynb #27b26957
 def tdd(task:Task, # network and data
@@ -37,8 +37,6 @@ def tdd(task:Task, # network and data
         window:Natural=0, # steps at the end that are differentiated; 0: all
        ) -> Learner:
     "Sentences, labels and step sizes by the loss after training (text dataset distillation)"
-    if (space := space_of(task.data.shape)).name!='sequences':
-        raise ValueError(f"method: tdd learns sentences, and {task.data.name} has {space.item}s; take sldd, which learns labels, too")
     labels = soft_labels(task.data.K, lr_labels, sure)._replace(optimiser='adam', momentum=.5)
     leaves = {k:leaf for k,leaf,moves in (('x', IMAGES, sentences), ('y', labels, soft)) if moves}
     return scheduled(task, epochs, batches, rate, lr_rates, known, real, stride, window, leaves)
