@@ -41,7 +41,7 @@ from .learn import kinds, outer
 # %% ../nbs/970_cli.ipynb #b0d9e703
 from .metrics import METRICS, accuracy
 from .networks import NETWORKS, default_net, network
-from .options import options_of, plain, rules
+from .options import check_all, options_of, parameters, plain, rules
 from .plan import plan
 from .poison import attack, inspected, poison, sound_attack, sound_inspection, suspicions, trained
 from .predictive import POSTERIORS, predictive
@@ -54,7 +54,7 @@ from .search import as_grid_table, rekey, search
 from .show import can_draw, show_rows
 from .spaces import SPACES, space_of
 from .tables import RESULTS, all_tables, markdown
-from .teacher import SPEC, relabelled, squeezed, training_of
+from .teacher import SPEC, images_alone, relabelled, squeezed, teacher_of, training_for, training_of
 from .zoo import catalogue, card, described, update as update_zoo
 
 # %% ../nbs/970_cli.ipynb #e5c7ae75
@@ -600,19 +600,22 @@ def bpc_teacher(data:str='digits', # a data set's name, a folder of class folder
 def bpc_relabel(file, # a coreset, as `bpc distill` writes it
                 out:str='labels.safetensors', # file of the labels
                 data:str=None, # where its data is (default: as the coreset says)
-                net:str=SPEC, # architecture of the teacher, with batch normalisation
-                experts:dict={}, # options of its training, e.g. epochs=40 (default: as in the chapter on teachers)
+                net:str=None, # architecture of the teacher, with batch normalisation (default: that of the images')
+                experts:dict={}, # options of its training, e.g. epochs=40 (default: that of the images' teacher, or as in the chapter)
                 device:str='auto', # cpu, cuda or auto
                 json:bool=False, # print one JSON object
                 **given):
     "Store what a teacher says of a coreset's images, for `bpc evaluate FILE --evaluator soft --set labels=...`"
     S, how = Coreset.load(file), {k:given.pop(k) for k in options_of(relabelled) if k in given}
-    data, device = data_of(S, data, given), auto(device)
-    L = relabelled(S._replace(x=S.x.to(device)), squeezed(data, network(net, data.shape, data.K), experts, device, not json), **how)
+    data, device = data_of(images_alone(S), data, given), auto(device)
+    check_all(how, parameters(relabelled))
+    by = network(net or SPEC, data.shape, data.K)
+    if net is None: by = teacher_of(S, by, data)
+    L = relabelled(S._replace(x=S.x.to(device)), squeezed(data, by, experts or ({} if net else training_for(S)), device, not json), **how)
     L.save(out)
     found = L.how | dict(labels=str(out), bytes=L.p.nbytes, bytes_of_images=S.x.numel())
     if json: return found
-    return f"{out}: {L.p.nbytes/1e3:.0f} kB of labels ({len(L.p)} epochs) for {S.x.numel()/1e3:.0f} kB of 8-bit images, by {net}"
+    return f"{out}: {L.p.nbytes/1e3:.0f} kB of labels ({len(L.p)} epochs) for {S.x.numel()/1e3:.0f} kB of 8-bit images, by {by.name}"
 
 # %% ../nbs/970_cli.ipynb #a8b91926
 def bpc_poison(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file

@@ -227,7 +227,7 @@ def counted(runs:int, # of this process, over all stages
 def real_beside(S:Coreset, data:Data, ipc:int, gen) -> Coreset:
     "Random real images, at the same storage and from the same initialisation"
     r = stored(data.draw(ipc*DECODERS[S.decode].times, gen), S.decode)
-    same = {k:S.meta[k] for k in ('net','depth','rho','gamma') if k in S.meta} # what judges it judges them
+    same = {k:S.meta[k] for k in ('net','experts','depth','rho','gamma') if k in S.meta} # what judges it judges them
     return r._replace(init=S.init, meta=r.meta | same)
 
 def as_filed(S:Coreset, eight_bit:bool) -> tuple: # (coreset, whether that is the same)

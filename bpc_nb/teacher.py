@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['TRAINED', 'SHORTER', 'SPEC', 'SEEN', 'EVALUATORS', 'Teacher', 'with_statistics', 'averaged', 'teacher_in',
            'training_of', 'squeezed', 'observed', 'by_layer', 'mixed', 'mixtures', 'answers', 'soft_energy', 'Labels',
-           'fingerprint', 'images_alone', 'relabelled', 'read_labels', 'teacher_of', 'Lesson', 'online', 'from_file',
-           'by_teacher', 'label_bytes']
+           'fingerprint', 'images_alone', 'relabelled', 'read_labels', 'teacher_of', 'training_for', 'Lesson', 'online',
+           'from_file', 'learners', 'by_teacher', 'label_bytes']
 
 # %% ../nbs/800_squeeze.ipynb #8000a004
 import hashlib, json
@@ -19,14 +19,14 @@ from torch import Generator, Tensor
 from torch.func import functional_call
 
 from .augment import augment as augmentation, suited
-from .core import Coreset, stream, write_atomic
+from .core import Coreset, choose, stream, write_atomic
 from .data import Data
-from .distill import buffer_for
+from .distill import OF_EXPERTS, buffer_for
 from .evaluate import beginning, predict, without_steps
 from .experts import Buffer
 from .metrics import summary
 from .networks import Network, cut, network, seeded, tracked
-from .options import whole
+from .options import above_0, whole
 from .spaces import space_of
 from .train import DESCENTS, batches, train
 
@@ -70,6 +70,9 @@ def training_of(name:str) -> dict: # of the data set
 def squeezed(data:Data, net:Network, options:dict={}, # of its training, as `experts` takes them
              device='cpu', progress:bool=False) -> Teacher:
     "The data's teacher, made or reused"
+    if not isinstance(options, dict):
+        raise ValueError(f"teacher: found {options!r}; expected options of its training, such as {{'epochs': 4}}")
+    for k in options: choose(k, OF_EXPERTS, 'option of experts')
     return teacher_in(buffer_for(data, with_statistics(net), training_of(data.name) | options, device, progress), data, net, device)
 
 # %% ../nbs/800_squeeze.ipynb #8000a010
@@ -90,7 +93,7 @@ def observed(net:Network) -> Callable: # `(theta, x, stats) -> (logits, {layer: 
     return watch
 
 def by_layer(stats:dict) -> dict: # as `net.stats` gives them -> {layer: (mean, variance)}
-    "The same, of all training images"
+    "The same, by layer"
     mean, var = '.running_mean', '.running_var'
     return {(l := k.removesuffix(mean)):(v, stats[l + var]) for k,v in stats.items() if k.endswith(mean)}
 
@@ -128,22 +131,25 @@ def fingerprint(S:Coreset) -> str:
 
 def images_alone(S:Coreset) -> Coreset:
     "The coreset, or one sentence where there is nothing to mix"
+    if S.w is not None: raise ValueError("evaluator: the coreset has weights, and soft knows none; take students")
     if space_of(S.x).name=='images': return without_steps(S, 'soft')
     raise ValueError(f"evaluator: soft mixes images, and these are {space_of(S.x).item}s; take students")
 
 # %% ../nbs/800_squeeze.ipynb #8000a027
 def relabelled(S:Coreset, t:Teacher, epochs:int=300, # passes of a student over the images
-               batch:int=50, temperature:float=4., # at which logits are compared
+               batch:int=50, # images that are mixed with each other
+               temperature:float=4., # at which logits are compared
                augment:str='crop_flip', # what images are seen through, before they are mixed
                seed:int=0) -> Labels:
     "What a teacher says of images, ahead of all students"
+    whole('batch', batch, 1); above_0('temperature', temperature)
     S, p = images_alone(S), torch.zeros(whole('epochs', epochs, 1), len(S.x), t.net.apply(t.theta, S.x[:2], t.stats).shape[1])
     show, number = mixtures(augment, S.x.shape[1:]), torch.arange(len(S.x), device=S.x.device)
     for e in range(epochs):
         for x,i in batches([S.x, number], batch, [stream(seed, 'relabel', e, device=S.x.device)], show):
             p[e, i[0].cpu()] = answers(t, x[0], temperature).cpu()
     return Labels(p.half(), dict(images=fingerprint(S), taught_by=t.net.name, epochs=epochs, batch=batch, temperature=temperature,
-                                 augment=augment, seed=seed))
+                                 augment=augment, seed=seed, device=S.x.device.type))
 
 def read_labels(path, S:Coreset) -> Labels: # S: whose labels they must be
     "Stored labels, or one sentence for what is not that"
@@ -151,8 +157,14 @@ def read_labels(path, S:Coreset) -> Labels: # S: whose labels they must be
         with safe_open(path, 'pt') as f: L = Labels(f.get_tensor('p'), json.loads(f.metadata()['bpc']))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         raise ValueError(f"labels: {path} is no file of stored labels; `bpc relabel` makes one") from None
-    if L.how.get('images')==fingerprint(S): return L
-    raise ValueError(f"labels: {path} is about other images; make labels of these with `bpc relabel`")
+    if L.how.get('images')!=fingerprint(S):
+        raise ValueError(f"labels: {path} is about other images; make labels of these with `bpc relabel`, "
+                         "and leave random images beside them out, which have none")
+    if (made := L.how.get('device', 'cpu'))!=S.x.device.type:
+        raise ValueError(f"labels: those in {path} were made on {made}, which draws other mixtures than {S.x.device.type}; "
+                         f"take device={made!r}")
+    if L.p.isfinite().all(): return L
+    raise ValueError(f"labels: those in {path} are not all finite; make them again with `bpc relabel`")
 
 # %% ../nbs/800_squeeze.ipynb #8000a018
 def teacher_of(S:Coreset, net:Network, data:Data) -> Network:
@@ -160,6 +172,11 @@ def teacher_of(S:Coreset, net:Network, data:Data) -> Network:
     made = S.meta.get('net') or '@' # somebody's own network has its name alone
     tried = [net] if '@' in made else [network(made, data.shape, data.K), net]
     return next((n for n in tried if tracked(n.build())), None) or network(SPEC, data.shape, data.K)
+
+def training_for(S:Coreset) -> dict:
+    "How the teacher was trained whose images these are; nothing where they are of no teacher"
+    own = S.meta.get('experts') or {} # a teacher is one expert
+    return {k:own[k] for k in TRAINED if k in own} if own.get('n')==1 else {}
 
 class Lesson(NamedTuple):
     "What students of a teacher learn, epoch by epoch"
@@ -181,10 +198,24 @@ def from_file(S:Coreset, net:Network, path) -> Lesson:
     def tensors(e): return [S.x, p[e].to(S.x)]
     return Lesson(soft_energy(net, lambda S: S.y, how['temperature']), tensors, gens, how)
 
+# %% ../nbs/800_squeeze.ipynb #60808b09
+def learners(lesson:Lesson, S:Coreset, net:Network, seed:tuple, runs, lr:float=.002, # of Adam
+             tick:Callable=None) -> Tensor: # (R,P)
+    "Fresh students after a lesson"
+    how = lesson.how
+    state = DESCENTS['adam'](lesson.E, lr).init(torch.stack([beginning(S, net, seed, 'student', r) for r in runs]))
+    for e in range(how['epochs']):
+        def gens(e): return [lesson.gens(e, r) for r in runs]
+        state, = train(lesson.E, state, lesson.tensors(e), [e], gens, how['batch'], mixtures(how['augment'], S.x.shape[1:]),
+                       optimiser='adam', lr=lr/10 if e > how['epochs']//2 else lr)
+        if tick: tick(len(runs), how['epochs'])
+    return state.theta
+
 # %% ../nbs/800_squeeze.ipynb #8000a023
 def by_teacher(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(3), tick:Callable=None, # as in `by_students`
                epochs:int=300, # passes of a student over the coreset; a tenth of the rate after half of them
-               lr:float=.002, batch:int=50, # of Adam
+               lr:float=.002, # of Adam
+               batch:int=50, # images that are mixed with each other
                temperature:float=4., # at which logits are compared
                augment:str='crop_flip', # what images are seen through, before they are mixed
                by:str='', # network of the teacher; '': as `teacher_of` says
@@ -193,21 +224,14 @@ def by_teacher(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=ran
               ) -> list: # a row for each run
     "Fresh students that learn what a teacher says"
     S, how = images_alone(S), dict(epochs=whole('epochs', epochs, 1), batch=batch, temperature=temperature, augment=augment)
-    if not temperature > 0: raise ValueError(f"temperature: found {temperature}; expected a number above 0")
+    whole('batch', batch, 1); above_0('temperature', temperature); above_0('lr', lr)
     if labels: lesson = from_file(S, net, labels)
     else:
         other = network(by, data.shape, data.K) if by else teacher_of(S, net, data)
-        lesson = online(S, net, squeezed(data, other, teacher, S.x.device), how, seed)
-    how = lesson.how
-    state = DESCENTS['adam'](lesson.E, lr).init(torch.stack([beginning(S, net, seed, 'student', r) for r in runs]))
-    for e in range(how['epochs']):
-        def gens(e): return [lesson.gens(e, r) for r in runs]
-        state, = train(lesson.E, state, lesson.tensors(e), [e], gens, how['batch'], mixtures(how['augment'], data.shape),
-                       optimiser='adam', lr=lr/10 if e > how['epochs']//2 else lr)
-        if tick: tick(len(runs), how['epochs'])
+        lesson = online(S, net, squeezed(data, other, teacher or ({} if by else training_for(S)), S.x.device), how, seed)
     x, y = (v.to(S.x.device) for v in getattr(data, part))
-    return [summary(predict(net, theta, x, net.stats(theta, S.x)), y) | dict(epochs=how['epochs'], taught_by=how['taught_by'])
-            for theta in state.theta]
+    said = {k:lesson.how[k] for k in ('epochs','taught_by')}
+    return [summary(predict(net, theta, x, net.stats(theta, S.x)), y) | said for theta in learners(lesson, S, net, seed, runs, lr, tick)]
 
 EVALUATORS = dict(soft=by_teacher)
 
