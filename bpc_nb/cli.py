@@ -197,7 +197,8 @@ def as_lines(found:dict) -> str:
 
 def mean_percent(found:dict, which='') -> str: # which: '', '_8bit' or '_random'
     "Mean and standard deviation, in percent; no deviation where all runs are one"
-    spread = f" ± {100*found['accuracy_std'+which]:.1f}"*(len({*found['accuracy_runs'+which]}) > 1)
+    one = len({*found.get('accuracy_runs'+which, (0, 1))})==1
+    spread = '' if one else f" ± {100*found['accuracy_std'+which]:.1f}"
     return f"{100*found['accuracy_mean'+which]:.1f}{spread}"
 
 # %% ../nbs/970_cli.ipynb #78f5034c
