@@ -259,11 +259,12 @@ def evaluate(coreset:Coreset, # what to judge
         def judge(S, some, name=part): # never the students that chose the coreset
             return f(examples_of(S, device), data, net, (seed, name), part, some, tick, **options)
         def control_of(some): return [r for i in some for r in judge(real_beside(S, data, ipc, stream(seed, 'control', i)), [0], (part, i))]
+        beside = control and dealt(control_of, range(runs)) # first: an evaluator that cannot judge them says so before students are trained
         rows = dealt(partial(judge, S), range(runs))
         out = means(rows) | facts(rows)
         if tick: tick(0, 1, accuracy=f"{out['accuracy_mean']:.3f}")
         if eight_bit: out |= means(rows if same else dealt(partial(judge, eight), range(runs)), '_8bit')
-        if control: out |= means(dealt(control_of, range(runs)), '_random') | dict(images_random=ipc*data.K*DECODERS[S.decode].times)
+        if control: out |= means(beside, '_random') | dict(images_random=ipc*data.K*DECODERS[S.decode].times)
     return out | dict(evaluator=evaluator, net=net.name, runs=runs, seed=seed, part=part, n_test=len(test.y),
                       labels=label_kind(S))
 

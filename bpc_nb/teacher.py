@@ -26,7 +26,7 @@ from .evaluate import beginning, predict, without_steps
 from .experts import Buffer
 from .metrics import summary
 from .networks import Network, cut, network, seeded, tracked
-from .options import above_0, whole
+from .options import above_0, options_of, whole
 from .spaces import space_of
 from .train import DESCENTS, batches, train
 
@@ -191,8 +191,12 @@ def online(S:Coreset, net:Network, t:Teacher, how:dict, seed:tuple) -> Lesson: #
     T = how['temperature']
     return Lesson(soft_energy(net, lambda S: answers(t, S.x, T), T), lambda e: [S.x, S.y], gens, how | dict(taught_by=t.net.name))
 
-def from_file(S:Coreset, net:Network, path) -> Lesson:
+def from_file(S:Coreset, net:Network, path, asked:dict) -> Lesson: # asked: options of `relabelled`, and the teacher's
     "What it said is read from a file, and the teacher is not needed"
+    for k,v in asked.items():
+        if v!=(options_of(relabelled) | dict(by='', teacher={}))[k]:
+            raise ValueError(f"{k}: stored labels are those of one lesson, so {k}={v!r} would change nothing; leave it out, "
+                             "or make other labels with `bpc relabel`")
     p, how = read_labels(path, S)
     def gens(e, r): return stream(how['seed'], 'relabel', e, device=S.x.device)
     def tensors(e): return [S.x, p[e].to(S.x)]
@@ -225,7 +229,7 @@ def by_teacher(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=ran
     "Fresh students that learn what a teacher says"
     S, how = images_alone(S), dict(epochs=whole('epochs', epochs, 1), batch=batch, temperature=temperature, augment=augment)
     whole('batch', batch, 1); above_0('temperature', temperature); above_0('lr', lr)
-    if labels: lesson = from_file(S, net, labels)
+    if labels: lesson = from_file(S, net, labels, how | dict(by=by, teacher=teacher))
     else:
         other = network(by, data.shape, data.K) if by else teacher_of(S, net, data)
         lesson = online(S, net, squeezed(data, other, teacher or ({} if by else training_for(S)), S.x.device), how, seed)
