@@ -170,7 +170,7 @@ def read_labels(path, S:Coreset) -> Labels: # S: whose labels they must be
 def teacher_of(S:Coreset, net:Network, data:Data) -> Network:
     "The network of a teacher: that of the images or the student's, where it keeps statistics, else a ConvNet that does"
     made = S.meta.get('net') or '@' # somebody's own network has its name alone
-    tried = [net] if '@' in made else [network(made, data.shape, data.K), net]
+    tried = [net] if '@' in made or made==net.name else [network(made, data.shape, data.K), net] # the student's own is computed as fast as it is
     return next((n for n in tried if tracked(n.build())), None) or network(SPEC, data.shape, data.K)
 
 def training_for(S:Coreset) -> dict:
