@@ -25,12 +25,12 @@ from bpc_nb.toy import Gaussian, kl
 HERE = Path(__file__).parent
 LINES, NET, PRIOR, CHAINS = HERE/'title.jsonl', 'mlp:width=16', .5, 4 # the prior is a standard normal
 ON_D, ON_S = dict(steps=200, warm=100, n=320, burn=20), dict(steps=100, warm=60, n=120, burn=20) # flights
-METHODS = ('random', 'k-center', 'cd', 'positive-only', 'fkl', 'dc', 'dm', 'wasserstein', 'rkl', 'frepo', 'herding', 'cafe', 'dd', 'ld', 'vbpc')
+METHODS = ('random', 'k-center', 'cd', 'fkl', 'dc', 'dm', 'positive-only', 'rkl', 'frepo', 'dd', 'ld', 'vbpc', 'herding', 'cafe', 'wasserstein')
 SIZES, SEEDS, AXES = (10, 1), (0, 1, 2), 5
 
 def energies(M:int, N:int) -> dict: # images of S and of D -> name -> (scale, temperature)
-    "What exp(-E/temperature) may stand for: the mean that methods minimise, a likelihood, one as heavy as all data, a cold one"
-    return dict(mean=(1., 1.), sum=(float(M), 1.), N=(float(N), 1.), cold=(float(M), .01))
+    "What exp(-E/temperature) may stand for: the mean that methods minimise, a likelihood, one as heavy as all data, cool and cold ones"
+    return dict(mean=(1., 1.), sum=(float(M), 1.), N=(float(N), 1.), cool=(float(M), .1), cold=(float(M), .01))
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 
