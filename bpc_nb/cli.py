@@ -31,7 +31,7 @@ from .data import Data, load, overview
 from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space, usual
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
-from .evaluate import PROTOCOLS, evaluate, evaluators, matched, no_idle_protocol, predict, who
+from .evaluate import PROTOCOLS, evaluate, evaluators, examples_of, matched, no_idle_protocol, predict, who
 from .experts import experts
 from .explorer import bpc_explore
 from .grid import grid, transfer, waiting, whole_data
@@ -406,7 +406,8 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
     kinds = [('coreset', ''), ('the same as 8-bit images', '_8bit'), (f'random real {item}s', '_random')]
     rows = [(k, mean_percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds if f'nll_mean{s}' in r]
     who = "students ({net}), protocol {protocol} ({epochs} epochs)" if r['evaluator']=='students' else f"runs of {r['evaluator']} ({{net}})"
-    how = ("{runs} " + who + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=label_words(r['labels']))
+    of = f"labels by {r['taught_by']} ({r['epochs']} epochs)" if 'taught_by' in r else label_words(r['labels'])
+    how = ("{runs} " + who + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=of)
     if control: how += f"; {r['images_random']} random real {item}s" + f", protocol {protocol or 'quick'}"*(r.get('protocol')=='own steps')
     return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how
 
@@ -555,7 +556,7 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
     data = data_of(Coreset.load(file), data, given)
     rows = transfer(file, data, specs, results, protocol or 'dc', runs, seed, auto(device), evaluator, **set)
     if json: return rows
-    scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), mean_percent(r, '_random')])) for r in rows]
+    scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), mean_percent(r, '_random') if 'accuracy_mean_random' in r else ''])) for r in rows]
     r = rows[0]
     way = f"protocol {r['protocol']}" if evaluator=='students' else f'evaluator {evaluator}'
     how = f"{runs} students each, {label_words(r['labels'])}, {way} ({r.get('epochs', 0)} epochs)"
@@ -601,7 +602,7 @@ def bpc_teacher(data:str='digits', # a data set's name, a folder of class folder
 def bpc_relabel(file, # a coreset, as `bpc distill` writes it
                 out:str='labels.safetensors', # file of the labels
                 data:str=None, # where its data is (default: as the coreset says)
-                net:str=None, # architecture of the teacher, with batch normalisation (default: that of the images')
+                net:str=None, # architecture of the teacher, with batch normalisation (default: that of the images where it has that, else a ConvNet)
                 experts:dict={}, # options of its training, e.g. epochs=40 (default: that of the images' teacher, or as in the chapter)
                 device:str='auto', # cpu, cuda or auto
                 json:bool=False, # print one JSON object
@@ -610,9 +611,9 @@ def bpc_relabel(file, # a coreset, as `bpc distill` writes it
     S, how = Coreset.load(file), {k:given.pop(k) for k in options_of(relabelled) if k in given}
     data, device = data_of(images_alone(S), data, given), auto(device)
     check_all(how, parameters(relabelled))
-    by = network(net or SPEC, data.shape, data.K)
+    S, data, by = matched(S, data, net or SPEC)
     if net is None: by = teacher_of(S, by, data)
-    L = relabelled(S._replace(x=S.x.to(device)), squeezed(data, by, experts or ({} if net else training_for(S)), device, not json), **how)
+    L = relabelled(examples_of(S, device), squeezed(data, by, experts or ({} if net else training_for(S)), device, not json), **how)
     L.save(out)
     found = L.how | dict(labels=str(out), bytes=L.p.nbytes, bytes_of_images=S.x.numel())
     if json: return found

@@ -150,7 +150,7 @@ def asked(evaluator:str, # a name in `evaluators()`
 # %% ../nbs/310_evaluate.ipynb #470e1d86
 def who(evaluator:str, protocol:str=None) -> tuple: # the two, as `evaluate` takes them
     "Students whose protocol is an evaluator of its own, such as 'soft', are judged by that"
-    own = evaluator=='students' and protocol in evaluators() and protocol not in PROTOCOLS
+    own = evaluator in ('students', protocol) and protocol in evaluators() and protocol not in PROTOCOLS
     return (protocol, None) if own else (evaluator, protocol)
 
 # %% ../nbs/310_evaluate.ipynb #27090b72
@@ -251,6 +251,8 @@ def evaluate(coreset:Coreset, # what to judge
     "Metrics of a coreset by an evaluator, over several runs"
     evaluator, protocol = who(evaluator, protocol)
     f, options, runs = asked(evaluator, dict(runs=runs, protocol=protocol) | options)
+    if control and options.get('labels'): raise ValueError("control: the stored labels are those of the coreset, and random images have none; "
+                                                           "leave control or labels= out")
     S, data, net = matched(no_idle_protocol(coreset, control, epochs=options.get('epochs')), data, net)
     eight_bit = eight_bit and space_of(S.x).eight_bit
     test, ipc = getattr(data, choose(part, ('train','held','test'), 'part')), -(-len(S.x)//data.K) # as many, or more
@@ -259,12 +261,11 @@ def evaluate(coreset:Coreset, # what to judge
         def judge(S, some, name=part): # never the students that chose the coreset
             return f(examples_of(S, device), data, net, (seed, name), part, some, tick, **options)
         def control_of(some): return [r for i in some for r in judge(real_beside(S, data, ipc, stream(seed, 'control', i)), [0], (part, i))]
-        beside = control and dealt(control_of, range(runs)) # first: an evaluator that cannot judge them says so before students are trained
         rows = dealt(partial(judge, S), range(runs))
         out = means(rows) | facts(rows)
         if tick: tick(0, 1, accuracy=f"{out['accuracy_mean']:.3f}")
         if eight_bit: out |= means(rows if same else dealt(partial(judge, eight), range(runs)), '_8bit')
-        if control: out |= means(beside, '_random') | dict(images_random=ipc*data.K*DECODERS[S.decode].times)
+        if control: out |= means(dealt(control_of, range(runs)), '_random') | dict(images_random=ipc*data.K*DECODERS[S.decode].times)
     return out | dict(evaluator=evaluator, net=net.name, runs=runs, seed=seed, part=part, n_test=len(test.y),
                       labels=label_kind(S))
 

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from torch.func import functional_call
 
 from .augment import augment as augmentation, suited
-from .core import Coreset, choose, stream, write_atomic
+from .core import Coreset, choose, free_mb, stream, write_atomic
 from .data import Data
 from .distill import OF_EXPERTS, buffer_for
 from .evaluate import beginning, predict, without_steps
@@ -52,8 +52,9 @@ def with_statistics(net:Network) -> Network:
 
 # %% ../nbs/800_squeeze.ipynb #8000a028
 def averaged(experts) -> Tensor: # a buffer, or what stands in for one -> (P,)
-    "The first expert, averaged over the last quarter of its epochs"
+    "The expert, averaged over the last quarter of its epochs"
     if not isinstance(experts, Buffer): return experts.draw()[1]
+    if (n := experts.index['n'])!=1: raise ValueError(f"experts: found {n}, and a teacher is one of them; take n=1")
     E = experts.index['epochs']
     return torch.stack([experts.read(experts.complete[0], e) for e in range(E - E//4, E + 1)]).mean(0)
 
@@ -143,26 +144,30 @@ def relabelled(S:Coreset, t:Teacher, epochs:int=300, # passes of a student over 
                seed:int=0) -> Labels:
     "What a teacher says of images, ahead of all students"
     whole('batch', batch, 1); above_0('temperature', temperature)
-    S, p = images_alone(S), torch.zeros(whole('epochs', epochs, 1), len(S.x), t.net.apply(t.theta, S.x[:2], t.stats).shape[1])
+    S, K = images_alone(S), t.net.apply(t.theta, S.x[:2], t.stats).shape[1]
+    if (need := label_bytes(whole('epochs', epochs, 1), len(S.x), K)/1e6) > (free := free_mb('cpu')):
+        raise ValueError(f"epochs: labels of {epochs} epochs take {need:.0f} MB, and {free:.0f} are free; take fewer")
+    p = torch.zeros(epochs, len(S.x), K, dtype=torch.half)
     show, number = mixtures(augment, S.x.shape[1:]), torch.arange(len(S.x), device=S.x.device)
     for e in range(epochs):
         for x,i in batches([S.x, number], batch, [stream(seed, 'relabel', e, device=S.x.device)], show):
-            p[e, i[0].cpu()] = answers(t, x[0], temperature).cpu()
-    return Labels(p.half(), dict(images=fingerprint(S), taught_by=t.net.name, epochs=epochs, batch=batch, temperature=temperature,
+            p[e, i[0].cpu()] = answers(t, x[0], temperature).half().cpu()
+    return Labels(p, dict(images=fingerprint(S), taught_by=t.net.name, epochs=epochs, batch=batch, temperature=temperature,
                                  augment=augment, seed=seed, device=S.x.device.type))
 
-def read_labels(path, S:Coreset) -> Labels: # S: whose labels they must be
+def read_labels(path, S:Coreset, K:int=None) -> Labels: # S: whose labels they must be; K: number of classes, where it is known
     "Stored labels, or one sentence for what is not that"
     try:
         with safe_open(path, 'pt') as f: L = Labels(f.get_tensor('p'), json.loads(f.metadata()['bpc']))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         raise ValueError(f"labels: {path} is no file of stored labels; `bpc relabel` makes one") from None
     if L.how.get('images')!=fingerprint(S):
-        raise ValueError(f"labels: {path} is about other images; make labels of these with `bpc relabel`, "
-                         "and leave random images beside them out, which have none")
+        raise ValueError(f"labels: {path} is about other images; make labels of these with `bpc relabel`")
     if (made := L.how.get('device', 'cpu'))!=S.x.device.type:
         raise ValueError(f"labels: those in {path} were made on {made}, which draws other mixtures than {S.x.device.type}; "
                          f"take device={made!r}")
+    if K not in (None, L.p.shape[2]):
+        raise ValueError(f"labels: those in {path} are of {L.p.shape[2]} classes, and there are {K} here; make them with a teacher of these data")
     if L.p.isfinite().all(): return L
     raise ValueError(f"labels: those in {path} are not all finite; make them again with `bpc relabel`")
 
@@ -191,13 +196,13 @@ def online(S:Coreset, net:Network, t:Teacher, how:dict, seed:tuple) -> Lesson: #
     T = how['temperature']
     return Lesson(soft_energy(net, lambda S: answers(t, S.x, T), T), lambda e: [S.x, S.y], gens, how | dict(taught_by=t.net.name))
 
-def from_file(S:Coreset, net:Network, path, asked:dict) -> Lesson: # asked: options of `relabelled`, and the teacher's
+def from_file(S:Coreset, net:Network, path, K:int, asked:dict) -> Lesson: # asked: options of `relabelled`, and the teacher's
     "What it said is read from a file, and the teacher is not needed"
+    p, how = read_labels(path, S, K)
     for k,v in asked.items():
-        if v!=(options_of(relabelled) | dict(by='', teacher={}))[k]:
+        if v not in ((options_of(relabelled) | dict(by='', teacher={}))[k], how.get(k)):
             raise ValueError(f"{k}: stored labels are those of one lesson, so {k}={v!r} would change nothing; leave it out, "
                              "or make other labels with `bpc relabel`")
-    p, how = read_labels(path, S)
     def gens(e, r): return stream(how['seed'], 'relabel', e, device=S.x.device)
     def tensors(e): return [S.x, p[e].to(S.x)]
     return Lesson(soft_energy(net, lambda S: S.y, how['temperature']), tensors, gens, how)
@@ -229,7 +234,7 @@ def by_teacher(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=ran
     "Fresh students that learn what a teacher says"
     S, how = images_alone(S), dict(epochs=whole('epochs', epochs, 1), batch=batch, temperature=temperature, augment=augment)
     whole('batch', batch, 1); above_0('temperature', temperature); above_0('lr', lr)
-    if labels: lesson = from_file(S, net, labels, how | dict(by=by, teacher=teacher))
+    if labels: lesson = from_file(S, net, labels, data.K, how | dict(by=by, teacher=teacher))
     else:
         other = network(by, data.shape, data.K) if by else teacher_of(S, net, data)
         lesson = online(S, net, squeezed(data, other, teacher or ({} if by else training_for(S)), S.x.device), how, seed)
