@@ -87,7 +87,7 @@ if __name__=='__main__':
             for method in sys.argv[1:] or METHODS:
                 have = {r['energy'] for r in lines() if (r['method'], r.get('ipc'), r.get('seed'))==(method, ipc, seed)}
                 if have >= energies(1, 1).keys(): continue
-                S, began = distill(method, data, ipc, seed=seed, net=NET, progress=False), time.perf_counter()
+                S, began = distill(method, data, ipc, seed=seed, net=NET, progress=False), time.process_time()
                 accuracy = evaluate(S, data, 5, protocol='dc', net=net, eight_bit=False)['accuracy_mean']
                 seen = examples_of(S, 'cpu')
                 what = dict(method=method, ipc=ipc, seed=seed, images=len(S.x), accuracy=accuracy)
@@ -96,4 +96,4 @@ if __name__=='__main__':
                     Q = asked(net, chains(net, seen, scale, T, (seed, name), **ON_S), data, seen.x)
                     q = Q.flatten(0, 1)
                     note(what | dict(energy=name, scale=scale, temperature=T) | mixed(Q, y) | closeness(p, q, y) | in_axes(p, q)
-                         | dict(seconds=round(time.perf_counter() - began)))
+                         | dict(seconds=round(time.process_time() - began)))
