@@ -556,7 +556,8 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
     data = data_of(Coreset.load(file), data, given)
     rows = transfer(file, data, specs, results, protocol or 'dc', runs, seed, auto(device), evaluator, **set)
     if json: return rows
-    scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), mean_percent(r, '_random') if 'accuracy_mean_random' in r else ''])) for r in rows]
+    def beside(r): return mean_percent(r, '_random') if 'accuracy_mean_random' in r else ''
+    scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), beside(r)])) for r in rows]
     r = rows[0]
     way = f"protocol {r['protocol']}" if evaluator=='students' else f'evaluator {evaluator}'
     how = f"{runs} students each, {label_words(r['labels'])}, {way} ({r.get('epochs', 0)} epochs)"
@@ -602,7 +603,7 @@ def bpc_teacher(data:str='digits', # a data set's name, a folder of class folder
 def bpc_relabel(file, # a coreset, as `bpc distill` writes it
                 out:str='labels.safetensors', # file of the labels
                 data:str=None, # where its data is (default: as the coreset says)
-                net:str=None, # architecture of the teacher, with batch normalisation (default: that of the images where it has that, else a ConvNet)
+                net:str=None, # architecture of the teacher, with batch normalisation (default: the images' if it has that, else a ConvNet)
                 experts:dict={}, # options of its training, e.g. epochs=40 (default: that of the images' teacher, or as in the chapter)
                 device:str='auto', # cpu, cuda or auto
                 json:bool=False, # print one JSON object

@@ -180,8 +180,11 @@ def without_steps(S:Coreset, evaluator:str) -> Coreset:
                      "take evaluator='students', or coreset._replace(steps=None)")
 
 def no_idle_protocol(S:Coreset, control:bool, # whether random images are judged beside it: they have no step sizes of their own
+                     labels:str=None, # file of labels that are stored for the coreset
                      **typed) -> Coreset: # name -> value; None: not asked for
     "The coreset, or one sentence for how students shall be trained where the coreset itself says it"
+    if control and labels: raise ValueError("control: the stored labels are those of the coreset, and random images have none; "
+                                            "leave control or labels= out")
     for k,v in typed.items():
         if v is not None and S.steps is not None and not control:
             raise ValueError(f"{k}: the coreset has step sizes of its own, which its students take, so {k}= would change nothing; "
@@ -251,9 +254,7 @@ def evaluate(coreset:Coreset, # what to judge
     "Metrics of a coreset by an evaluator, over several runs"
     evaluator, protocol = who(evaluator, protocol)
     f, options, runs = asked(evaluator, dict(runs=runs, protocol=protocol) | options)
-    if control and options.get('labels'): raise ValueError("control: the stored labels are those of the coreset, and random images have none; "
-                                                           "leave control or labels= out")
-    S, data, net = matched(no_idle_protocol(coreset, control, epochs=options.get('epochs')), data, net)
+    S, data, net = matched(no_idle_protocol(coreset, control, options.get('labels'), epochs=options.get('epochs')), data, net)
     eight_bit = eight_bit and space_of(S.x).eight_bit
     test, ipc = getattr(data, choose(part, ('train','held','test'), 'part')), -(-len(S.x)//data.K) # as many, or more
     eight, same = as_filed(S, eight_bit)

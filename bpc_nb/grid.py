@@ -327,7 +327,8 @@ def transfer(path, # of a coreset
         with held(results/f'.{k}.lock') as mine:
             if not mine or k in done(results): continue
             fast = best_here(net, data, choose(protocol, PROTOCOLS, 'protocol')['epochs']*runs*len(S.y), device)
-            try: r = evaluate(S, data, runs, net=fast, seed=seed, control=not options.get('labels'), device=device, **judged_by(evaluator, protocol) | options)
+            how = judged_by(evaluator, protocol) | options
+            try: r = evaluate(S, data, runs, net=fast, seed=seed, control=not options.get('labels'), device=device, **how)
             except Diverged as e: r = dict(diverged=str(e), **taught(S, protocol), net=net, runs=runs, seed=seed, labels=label_kind(S))
             add(results/'transfer.jsonl', dict(key=k, of=named(S.meta.get('made')), coreset=file_digest(path), data=data.name,
                                                **{k:S.meta.get(k) for k in ('method','ipc','L')},

@@ -155,6 +155,7 @@ def relabelled(S:Coreset, t:Teacher, epochs:int=300, # passes of a student over 
     return Labels(p, dict(images=fingerprint(S), taught_by=t.net.name, epochs=epochs, batch=batch, temperature=temperature,
                                  augment=augment, seed=seed, device=S.x.device.type))
 
+# %% ../nbs/800_squeeze.ipynb #800000a1
 def read_labels(path, S:Coreset, K:int=None) -> Labels: # S: whose labels they must be; K: number of classes, where it is known
     "Stored labels, or one sentence for what is not that"
     try:
@@ -167,7 +168,8 @@ def read_labels(path, S:Coreset, K:int=None) -> Labels: # S: whose labels they m
         raise ValueError(f"labels: those in {path} were made on {made}, which draws other mixtures than {S.x.device.type}; "
                          f"take device={made!r}")
     if K not in (None, L.p.shape[2]):
-        raise ValueError(f"labels: those in {path} are of {L.p.shape[2]} classes, and there are {K} here; make them with a teacher of these data")
+        raise ValueError(f"labels: those in {path} are of {L.p.shape[2]} classes, and there are {K} here; "
+                         "make them with a teacher of these data")
     if L.p.isfinite().all(): return L
     raise ValueError(f"labels: those in {path} are not all finite; make them again with `bpc relabel`")
 
@@ -175,7 +177,8 @@ def read_labels(path, S:Coreset, K:int=None) -> Labels: # S: whose labels they m
 def teacher_of(S:Coreset, net:Network, data:Data) -> Network:
     "The network of a teacher: that of the images or the student's, where it keeps statistics, else a ConvNet that does"
     made = S.meta.get('net') or '@' # somebody's own network has its name alone
-    tried = [net] if '@' in made or made==net.name else [network(made, data.shape, data.K), net] # the student's own is computed as fast as it is
+    same = '@' in made or made==net.name # the student's network is there, and as fast as it was made
+    tried = [net] if same else [network(made, data.shape, data.K), net]
     return next((n for n in tried if tracked(n.build())), None) or network(SPEC, data.shape, data.K)
 
 def training_for(S:Coreset) -> dict:
@@ -183,6 +186,7 @@ def training_for(S:Coreset) -> dict:
     own = S.meta.get('experts') or {} # a teacher is one expert
     return {k:own[k] for k in TRAINED if k in own} if own.get('n')==1 else {}
 
+# %% ../nbs/800_squeeze.ipynb #800000a2
 class Lesson(NamedTuple):
     "What students of a teacher learn, epoch by epoch"
     E: Callable       # `(theta, coreset) -> scalar`
