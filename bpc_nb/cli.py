@@ -612,6 +612,8 @@ def bpc_relabel(file, # a coreset, as `bpc distill` writes it
     S, how = Coreset.load(file), {k:given.pop(k) for k in options_of(relabelled) if k in given}
     data, device = data_of(images_alone(S), data, given), auto(device)
     check_all(how, parameters(relabelled))
+    if S.decode!='identity': raise ValueError(f"file: its images are stored by {S.decode}, and labels are of images as they are; "
+                                              "ask the teacher instead, with --protocol soft")
     S, data, by = matched(S, data, net or SPEC)
     if net is None: by = teacher_of(S, by, data)
     L = relabelled(examples_of(S, device), squeezed(data, by, experts or ({} if net else training_for(S)), device, not json), **how)
