@@ -200,7 +200,7 @@ def online(S:Coreset, net:Network, t:Teacher, how:dict, seed:tuple) -> Lesson: #
     T = how['temperature']
     return Lesson(soft_energy(net, lambda S: answers(t, S.x, T), T), lambda e: [S.x, S.y], gens, how | dict(taught_by=t.net.name))
 
-def from_file(S:Coreset, net:Network, path, K:int, asked:dict) -> Lesson: # asked: options of `relabelled`, and the teacher's
+def from_file(S:Coreset, net:Network, path, K:int=None, asked:dict={}) -> Lesson: # asked: options of `relabelled`, and the teacher's
     "What it said is read from a file, and the teacher is not needed"
     p, how = read_labels(path, S, K)
     for k,v in asked.items():
