@@ -207,6 +207,7 @@ class State(NamedTuple):
     score: float = -1.    # held-out accuracy of `best`
     at: int = 0           # the step that `best` is from
     slow: float = 1.      # factor on all rates, halved once when the loss was not finite
+    moves: int = 0        # of the leaves; a step may be an episode of many
 
 def begun(S:Coreset, l:Learner, # S: where to start
           gens=()) -> State: # of the carries, one for each stream
@@ -273,24 +274,24 @@ def moved(l:Learner, s:State, g:dict, # gradients by name
     for k,leaf in l.leaves.items():
         slope = len(s.leaves[k])*g[k] if leaf.each else g[k]
         name, rate, memory = (optimiser, lr, momentum) if leaf.lr is None else (leaf.optimiser, leaf.lr, leaf.momentum)
-        t, moments[k] = choose(name, OPTIMISERS, 'optimiser')(s.leaves[k], s.moments[k], slope, rate*s.slow, s.step, memory)
+        t, moments[k] = choose(name, OPTIMISERS, 'optimiser')(s.leaves[k], s.moments[k], slope, rate*s.slow, s.moves, memory)
         leaves[k] = leaf.bound(t)
         mean[k] = average*s.mean[k] + (1-average)*leaves[k]
-    return s._replace(leaves=leaves, moments=moments, mean=mean, step=s.step+1)
+    return s._replace(leaves=leaves, moments=moments, mean=mean, moves=s.moves+1)
 
 def outer_step(s:State, S:Coreset, # where the run started
                l, # a `Learner`, or a loss
                gen, # source of randomness, or a list of them, one for each stream
                lr:float=1., momentum:float=.5, optimiser:str='sgd', average:float=0.): # options as in `outer`
     "Move the leaves down the gradient of the loss: `(state, mean value of the loss)`"
-    l, gens, step, values, over = learner_of(l), gen if isinstance(gen, list) else [gen], s.step, [], False
+    l, gens, values, over = learner_of(l), gen if isinstance(gen, list) else [gen], [], False
     carries = s.carry if l.carry else [None]*len(gens)
     while not over:
         g, value, mine = slope(l, S, s.leaves, gens, carries)
         s, values, carries = moved(l, s, g, lr, momentum, optimiser, average), values + [value.item()], spread(mine, len(gens))
         over = l.carry or total(torch.tensor(sum(c is None for c in mine), device=value.device)).item()
     if l.carry: same_form(share(s.carry), mine)
-    return s._replace(step=step+1, carry=carries if l.carry else []), sum(values)/len(values)
+    return s._replace(step=s.step+1, carry=carries if l.carry else []), sum(values)/len(values)
 
 # %% ../nbs/400_learn.ipynb #962df374
 def sound(s:State, value:float) -> bool:

@@ -22,10 +22,11 @@ from ..train import train, untrained
 # %% ../../nbs/620_cafe.ipynb #69f47fca
 def align(ours, theirs, # features of all layers: class means (K,D), of coreset and data
           early:float=.1, # weight of all layers but the last
+          late:float=2., # of the last; the published code takes it twice, pooled and flat
          ) -> Tensor:
     "Squared distance of the class means, layer by layer: L_f"
     *first, last = [((a - b)**2).sum() for a,b in zip(ours, theirs)]
-    return early*sum(first) + last
+    return early*sum(first) + late*last
 
 def discriminate(f:Tensor, # features of real images (B,D), class by class
                  sizes, # how many of each
@@ -58,7 +59,7 @@ def watcher(net:Network, data, n:int): # images of a class
 # %% ../../nbs/620_cafe.ipynb #728f1270
 def cafe(task:Task, # energy, network and data
          beta:NonNegative=.01, # weight of the discrimination loss
-         early:NonNegative=.1, # weight of all layers but the last
+         early:NonNegative=.1, late:NonNegative=2., # weights of all layers but the last, and of the last
          still:NonNegative=.04, # the outer loop ends when ten accuracies lie within this range; lambda_1
          moved:NonNegative=.03, # the inner loop ends when they do not lie within this one; lambda_2
          most:Count=50, # matches of a network, and its epochs between two, at most
@@ -81,17 +82,17 @@ def cafe(task:Task, # energy, network and data
         (x, mine), (D, theirs) = pairs(S, K, draw, aug, gen)
         with torch.no_grad(): real = f(state.theta[0], D)
         ours = [centres(a, mine, weights_by_class(S, K)) for a in f(state.theta[0], x)]
-        value = align(ours, [centres(a, theirs) for a in real], early) + beta*discriminate(real[-1], theirs, ours[-1])
+        value = align(ours, [centres(a, theirs) for a in real], early, late) + beta*discriminate(real[-1], theirs, ours[-1])
         seen = seen + [accuracy(state.theta[0], gen)]
         return value/len(S.x), None if over(seen, most, still=still) else (state, seen)
     return Learner(loss)
 
 # %% ../../nbs/620_cafe.ipynb #e4bf1824
-def cafe_dsa(task:Task, beta:NonNegative=.01, early:NonNegative=.1, still:NonNegative=.04, moved:NonNegative=.03,
+def cafe_dsa(task:Task, beta:NonNegative=.01, early:NonNegative=.1, late:NonNegative=2., still:NonNegative=.04, moved:NonNegative=.03,
              most:Count=50, watch:Count=128, real:Count=256, lr_net:Positive=.01,
              augment:Strategy=SIAMESE): # all as in `cafe`
     "Aligning features with siamese augmentation (CAFE+DSA)"
-    return cafe(task, beta, early, still, moved, most, watch, real, lr_net, augment)
+    return cafe(task, beta, early, late, still, moved, most, watch, real, lr_net, augment)
 
 # %% ../../nbs/620_cafe.ipynb #bebb9768
 RECIPES = { # (None, None) is for data of one's own

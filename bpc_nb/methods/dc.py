@@ -18,7 +18,7 @@ from ..energy import one_by_one, with_gradient
 from ..evaluate import SIAMESE
 from ..learn import SECOND, Learner, Method, Task
 from ..networks import Network, cut
-from ..options import Count, Natural, Positive
+from ..options import Count, Natural, Positive, Share
 from ..train import train, untrained
 
 # %% ../../nbs/600_dc.ipynb #c849ea49
@@ -58,7 +58,8 @@ def dc(task:Task, # energy, network and data
        matches:Count=None, # T, of one network; None: as many as images per class, as published
        inner:Natural=None, # epochs of the network on the coreset between two matches; None: 500/T in steps of 5, as published
        real:Count=256, # images of a class in a match
-       lr_net:Positive=.01, # step of the network; its momentum is 0.5
+       lr_net:Positive=.01, # step of the network
+       momentum_net:Share=.5, # its momentum, as in DC's code; later code, which has DSA, has none
        augment:Strategy='', # strategy of siamese augmentation: a draw for each class and match; of their own for the network's epochs
       ) -> Learner:
     "Gradient matching (DC, Algorithm 1; with augmentation DSA)"
@@ -71,15 +72,17 @@ def dc(task:Task, # energy, network and data
         T, epochs = loops(len(S.y)//K, matches, inner)
         state, t = walk or (untrained(net, S.x, gen), 0)
         still = [v.detach() for v in S[:3] if v is not None]
-        if t: *_, state = state, *train(E, state, still, range(epochs), lambda e: [gen], augment=augment and aug, lr=lr_net, momentum=.5)
+        if t: *_, state = state, *train(E, state, still, range(epochs), lambda e: [gen], augment=augment and aug, lr=lr_net,
+                                    momentum=momentum_net)
         value, g = one_by_one([lambda x, k=k: one(S, state.theta[0], x, k, gen) for k in range(K)], S.x)
         return with_gradient(value, g, S.x)/len(S.x), (state, t+1) if t+1 < T else None # the outer loop multiplies by M
     return Learner(loss)
 
 # %% ../../nbs/600_dc.ipynb #4af64e99
-def dsa(task:Task, matches:Count=None, inner:Natural=None, real:Count=256, lr_net:Positive=.01, augment:Strategy=SIAMESE): # as in `dc`
+def dsa(task:Task, matches:Count=None, inner:Natural=None, real:Count=256, lr_net:Positive=.01, momentum_net:Share=0.,
+        augment:Strategy=SIAMESE): # as in `dc`
     "Gradient matching with siamese augmentation (DSA)"
-    return dc(task, matches, inner, real, lr_net, augment)
+    return dc(task, matches, inner, real, lr_net, momentum_net, augment)
 
 # %% ../../nbs/600_dc.ipynb #f3eeab82
 RECIPES = { # (None, None) is for data of one's own
