@@ -46,7 +46,7 @@ RECIPES = {
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5),
     **{at:r for at,r in CD.items() if at[0]=='mnist'}, # that of `cd`, too
     **{('cifar10', ipc):dict(T=1, experts=dict(epochs=o['k_max'], batch=256), **o) for ipc,o in TABLE2.items()},
-    ('cifar10', 1): CD['cifar10', None] | CD['cifar10', 1], # and here
+    ('cifar10', 1): CD['cifar10', None] | dict(steps=800, lr=100., alpha=.1, T=2, k_max=1),
     ('cifar10', 10): CD['cifar10', None] | CD['cifar10', 10] | dict(samples=10), # as many as two cores had time for
 }
 

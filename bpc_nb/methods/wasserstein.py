@@ -71,7 +71,8 @@ RECIPES = {
     ('digits', 1): dict(steps=600, lr=20., T=2),
     ('digits', 10): dict(steps=400, lr=20., T=1, k_max=5),
     **{('cifar10', ipc):dict(T=2, experts=dict(epochs=o['k_max']+1, batch=256), **o) for ipc,o in TABLE2.items()},
-    **{(name, 1):CD[name, None] | CD[name, 1] | dict(steps=240, every=60, select_runs=1, lr=300.) for name in ('mnist','cifar10')},
+    **{(name, 1):CD[name, None] | dict(steps=240, every=60, select_runs=1, lr=300., **o)
+       for name,o in dict(mnist=dict(alpha=.06, T=2, k_max=2), cifar10=dict(alpha=.1, T=2, k_max=1)).items()},
 }
 
 METHODS = {'wasserstein': Method(wasserstein, RECIPES, without=(*SECOND, 'scale'))} # the distance has no unit of energy
