@@ -88,13 +88,17 @@ def marks(r:dict) -> tuple: # a line of a grid
 def row_name(r:dict) -> str: return ', '.join([r['data'], *marks(r)])
 
 def grouped(rows) -> list: # of {label: lines}, one for each data set, ipc, protocol and kind
-    "What belongs together: contrastive divergence and its controls, each with the options that did best on held-out images"
+    "What belongs together: contrastive divergence and its controls from the same start, each with the options that did best on held-out images"
     options = lambda r: json.dumps(spelled(r['config'], r['data']), sort_keys=True)
     groups = {}
-    for r in rows: groups.setdefault((r['data'], r['ipc'], r['protocol'], marks(r)), {}).setdefault(label(r), {}).setdefault(options(r), []).append(r)
-    def best(some): return max(some.values(), key=lambda lines: (len(lines), sum(r['held_out'] for r in lines)/len(lines)))
+    for r in rows:
+        place = groups.setdefault((r['data'], r['ipc'], r['protocol'], marks(r)), {}).setdefault(r['config'].get('start', 'real'), {})
+        place.setdefault(label(r), {}).setdefault(options(r), []).append(r)
+    held = lambda lines: (len(lines), sum(r['held_out'] for r in lines)/len(lines))
+    rank = lambda g: (sum(k in g for k in ('L=0','positive-only')), *held(g['CD']))
     first = lambda at: (([*OF.values()] + [at[0].split()[0]]).index(at[0].split()[0]), *at)
-    return [{k:best(some) for k,some in groups[at].items()} for at in sorted(groups, key=first) if 'CD' in groups[at]]
+    def of(at): return [{k:max(some.values(), key=held) for k,some in place.items()} for place in groups[at].values() if 'CD' in place]
+    return [max(some, key=rank) for at in sorted(groups, key=first) if (some := of(at))]
 
 # %% ../nbs/960_tables.ipynb #d2b8be44
 def whole_sets(results=RESULTS) -> dict: # name of a data set -> [lines that differ in fold and seed]
@@ -107,7 +111,7 @@ def whole_sets(results=RESULTS) -> dict: # name of a data set -> [lines that dif
 
 def control(rows) -> str:
     "The figure of a control, and whether its runs kept the images that they began with"
-    return percent(rows) + (' (start)' if rows and all(r['step']==0 for r in rows) else '')
+    return percent(rows) + (' (start, not tuned)' if rows and all(r['step']==0 for r in rows) else '')
 
 def homes(results=RESULTS) -> dict: # key of a line -> name of its grid
     "Where lines are from"
