@@ -39,10 +39,10 @@ def smoothed(f:Callable, S:Coreset, sd, pairs:int, gen:Generator): # `(noise, co
 # %% ../../nbs/420_cd.ipynb #125e5b1a
 def cd(task:Task, # energy and experts
        L:Natural=20, # steps of the chain; published code: 10 to 20
-       alpha:Positive=.04, # its step size (Eq. 12); published code: 0.02
+       alpha:Positive=.04, # its step size (Eq. 12); published code: 0.02 and less
        temperature:NonNegative=0., # of its noise: 1 is Eq. 12, 0 the published code
        T:Natural=2, # theta+ is theta_{k+T}, in epochs; published code: 2 to 3
-       k_max:Count=10, # chains start from epochs k < k_max; published code: 15 to 25
+       k_max:Count=10, # chains start from epochs k < k_max; published code: 1 to 25, by data set
        draws:Count=1, # pairs (theta+, theta-) per outer step
        width:NonNegative=0., # of noise at both ends, the same at either; in units of each tensor's root mean square
        pairs:Count=4, # draws of it, each with both signs
