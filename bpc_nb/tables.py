@@ -88,7 +88,7 @@ def marks(r:dict) -> tuple: # a line of a grid
 def row_name(r:dict) -> str: return ', '.join([r['data'], *marks(r)])
 
 def grouped(rows) -> list: # of {label: lines}, one for each data set, ipc, protocol and kind
-    "What belongs together: contrastive divergence and its controls from the same start, each with the options that did best on held-out images"
+    "What belongs together: contrastive divergence and its controls from one start, each as it did best on held-out images"
     options = lambda r: json.dumps(spelled(r['config'], r['data']), sort_keys=True)
     groups = {}
     for r in rows:
