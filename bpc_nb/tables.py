@@ -91,7 +91,7 @@ def grouped(rows) -> list: # of {label: lines}, one for each data set, ipc, prot
     "What belongs together: contrastive divergence and its controls from one start, each as it did best on held-out images"
     options = lambda r: json.dumps(spelled(r['config'], r['data']), sort_keys=True)
     groups = {}
-    for r in rows:
+    for r in (r for r in rows if label(r) in ('CD','L=0','positive-only')):
         place = groups.setdefault((r['data'], r['ipc'], r['protocol'], marks(r)), {}).setdefault(r['config'].get('start', 'real'), {})
         place.setdefault(label(r), {}).setdefault(options(r), []).append(r)
     held = lambda lines: (len(lines), sum(r['held_out'] for r in lines)/len(lines))
