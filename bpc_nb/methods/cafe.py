@@ -59,7 +59,8 @@ def watcher(net:Network, data, n:int): # images of a class
 # %% ../../nbs/620_cafe.ipynb #728f1270
 def cafe(task:Task, # energy, network and data
          beta:NonNegative=.01, # weight of the discrimination loss
-         early:NonNegative=.1, late:NonNegative=2., # weights of all layers but the last, and of the last
+         early:NonNegative=.1, # weight of all layers but the last
+         late:NonNegative=2., # of the last; the published code takes it twice
          still:NonNegative=.04, # the outer loop ends when ten accuracies lie within this range; lambda_1
          moved:NonNegative=.03, # the inner loop ends when they do not lie within this one; lambda_2
          most:Count=50, # matches of a network, and its epochs between two, at most
