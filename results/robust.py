@@ -32,8 +32,8 @@ def sets(data:str) -> list: # of (what it is, coreset or None for random real im
         return (of_students(r) and r.get('data', '').split()[:1]==[data] and r.get('method') in METHODS and r.get('protocol')=='dc' and
                 (r['ipc'], r['seed'], r['net'], r['config'].get('decode', 'identity'), r['config'].get('labels', 'hard'), r['zca'])
                 ==(1, 0, 'convnet', 'identity', 'hard', False))
-    rows = [r for r in done(HERE).values() if 'config' in r and wanted(r)]
-    return [(dict(method='random'), None)] + [({k:r['config'].get(k, r.get(k)) for k in NAMES} | dict(method=r['method'], key=r['key']), coreset_file(r, HERE))
+    rows = sorted((r for r in done(HERE).values() if 'config' in r and wanted(r)), key=lambda r: not r['config'].get('width')) # with noise first
+    return [(dict(method='random'), None)] + [({k:r['config'].get(k, r.get(k)) for k in NAMES} | dict(method=r['method'], of=r['key']), coreset_file(r, HERE))
                                                for r in rows]
 
 def measure(S, data) -> dict:
@@ -51,11 +51,11 @@ def measure(S, data) -> dict:
 if __name__=='__main__':
     for name in sys.argv[1:] or ('cifar10', 'mnist'):
         data = load(name)
-        have = [{k:r[k] for k in ('data','method','key')} for r in lines()]
+        have = [{k:r[k] for k in ('data','method','of')} for r in lines()]
         for what,path in sets(name):
-            if dict(data=name, method=what['method'], key=what.get('key')) in have: continue
+            if dict(data=name, method=what['method'], of=what.get('of')) in have: continue
             began = time.process_time()
             S = data.draw(1, stream(0, 'robust')) if path is None else read_coreset(path)
-            row = dict(data=name, ipc=1, students=STUDENTS, images=IMAGES, key=None) | what | measure(S, data)
+            row = dict(data=name, ipc=1, students=STUDENTS, images=IMAGES, of=None) | what | measure(S, data)
             with open(LINES, 'a') as f: f.write(json.dumps(row | dict(seconds=round(time.process_time() - began), made=provenance())) + '\n')
             print({k:v for k,v in row.items() if k not in ('rows','spectrum')}, flush=True)
