@@ -3,7 +3,7 @@
     python results/robust.py [cifar10 mnist]
 
 For the coresets of seed 0 with one image a class that the grids have kept, and random real images beside them: an ensemble of two students each, by protocol `dc` and with
-the recipe's network. Every one sees the same 1,000 test images, clean and with each corruption at severities 1, 3 and 5. What has a line in results/robust.jsonl is not
+the recipe's network. All training images stand beside them: two networks of the same kind, four epochs. Every one sees the same 1,000 test images, clean and with each corruption at severities 1, 3 and 5. What has a line in results/robust.jsonl is not
 measured again.
 """
 import json, sys, time
@@ -21,6 +21,7 @@ from bpc_nb.metrics import summary
 
 HERE = Path(__file__).parent
 LINES, STUDENTS, IMAGES, SEVERITIES = HERE/'robust.jsonl', 2, 1000, (1, 3, 5)
+WHOLE = dict(epochs=4, batch=128) # of networks that see all images
 METHODS = 'cd', 'positive-only', 'fkl', 'wasserstein'
 NAMES = 'method', 'L', 'width' # what tells sets apart
 
@@ -33,14 +34,14 @@ def sets(data:str) -> list: # of (what it is, coreset or None for random real im
                 (r['ipc'], r['seed'], r['net'], r['config'].get('decode', 'identity'), r['config'].get('labels', 'hard'), r['zca'])
                 ==(1, 0, 'convnet', 'identity', 'hard', False))
     rows = sorted((r for r in done(HERE).values() if 'config' in r and wanted(r)), key=lambda r: not r['config'].get('width')) # with noise first
-    return [(dict(method='random'), None)] + [({k:r['config'].get(k, r.get(k)) for k in NAMES} | dict(method=r['method'], of=r['key']), coreset_file(r, HERE))
+    return [(dict(method=m), None) for m in ('random','all images')] + [({k:r['config'].get(k, r.get(k)) for k in NAMES} | dict(method=r['method'], of=r['key']), coreset_file(r, HERE))
                                                for r in rows]
 
-def measure(S, data) -> dict:
+def measure(S, data, **options) -> dict: # options of `students`
     "An ensemble of students on clean and on spoilt images"
     S, data, net = matched(S, data, 'convnet')
     net, seen = accelerate(net, compile=True), examples_of(S, 'cpu')
-    thetas = students(seen, net, STUDENTS, seed=(0, 'robust'))
+    thetas = students(seen, net, STUDENTS, seed=(0, 'robust'), **options)
     def probs(x):
         with torch.no_grad(): return torch.stack([predict(net, t, x, net.stats(t, seen.x)) for t in thetas]).mean(0)
     some = torch.randperm(len(data.test.y), generator=stream(0, 'robust'))[:IMAGES]
@@ -55,7 +56,8 @@ if __name__=='__main__':
         for what,path in sets(name):
             if dict(data=name, method=what['method'], of=what.get('of')) in have: continue
             began = time.process_time()
-            S = data.draw(1, stream(0, 'robust')) if path is None else read_coreset(path)
-            row = dict(data=name, ipc=1, students=STUDENTS, images=IMAGES, of=None) | what | measure(S, data)
+            S, whole = data.draw(1, stream(0, 'robust')) if path is None else read_coreset(path), what['method']=='all images'
+            if whole: S = S._replace(x=data.train.x, y=data.train.y)
+            row = dict(data=name, ipc=None if whole else 1, students=STUDENTS, images=IMAGES, of=None) | what | measure(S, data, **WHOLE if whole else {})
             with open(LINES, 'a') as f: f.write(json.dumps(row | dict(seconds=round(time.process_time() - began), made=provenance())) + '\n')
             print({k:v for k,v in row.items() if k not in ('rows','spectrum')}, flush=True)
