@@ -10,9 +10,10 @@ __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR',
            'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in', 'next_to', 'watching',
            'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of',
            'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer',
-           'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'bpc_zoo',
-           'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'take_word',
-           'parser', 'method_in', 'spoken', 'usage', 'recipes_of', 'parse', 'main']
+           'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data',
+           'remembered', 'bpc_remember', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of',
+           'bpc_completion', 'learning', 'Command', 'remembering', 'take_word', 'parser', 'method_in', 'spoken',
+           'usage', 'recipes_of', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -37,6 +38,7 @@ from .explorer import bpc_explore
 from .grid import grid, transfer, waiting, whole_data
 from .images import NAMED, TEXTS, own_name
 from .learn import kinds, outer
+from .memory import STATE, USUAL, recall, remember
 
 # %% ../nbs/970_cli.ipynb #b0d9e703
 from .metrics import METRICS, accuracy
@@ -183,7 +185,7 @@ def data_from(source, # as `load` takes it
 
 def loading() -> dict:
     "The options of `load`; `--seed` is that of the run"
-    return options(load, skip=('source','seed'))
+    return options(load, skip=('source','seed','least'))
 
 # %% ../nbs/970_cli.ipynb #d7e2eca1
 def table(rows, head) -> str:
@@ -680,6 +682,45 @@ def bpc_inspect(file, # a coreset, from wherever it comes
     print(dumps(found) if json else inspection(found, data, net.name))
     raise ValueError('; '.join(bad))
 
+# %% ../nbs/970_cli.ipynb #a1c0de02
+def memory_data(source, into, given:dict, method:str, n:int, minutes:float, device) -> tuple: # given: what was typed; loses the options of `load`
+    "Data to remember, at the size of what is stored, and options of the method that fit the time"
+    S, typed = recall(into).coreset, {k:given.pop(k) for k in loading() if k in given}
+    if S is not None and S.x.ndim==4: typed.setdefault('size', tuple(S.x.shape[2:]))
+    def read(**more): return data_from(source, dict(typed), dict(least=1) | more)
+    d, m = read() if 'size' in typed else pictures(source, minutes, read), registry()[method]
+    if S is not None or not m.steps or {*DECISIVE} & {*given} or not without_recipe(method, source): return d, given
+    return d, chosen(method, d, n, minutes, device).options | given
+
+def remembered(m, at) -> str: # memory, folder of its state
+    "What a memory holds, in lines for people"
+    last, n = m.history[-1]['new'], m.coreset.y.bincount(minlength=len(m.classes)).tolist()
+    rows = [(c, len(m.seen[c]), last.get(c, 0), k) for c,k in zip(m.classes, n)]
+    size = m.coreset.x[0].numel()*len(m.coreset.x)
+    return '\n'.join([table(rows, ('class', 'seen', 'new', 'kept')),
+                      f"{len(m.coreset.x)} images by {m.method}, {size/1e3:.0f} kB as 8-bit images, after {len(m.history)} changes",
+                      str(at/STATE), str(at/'coreset.png'), f'next: train on what is new beside this: bpc_nb.memory.recall({str(at.parent)!r}).replay()'])
+
+# %% ../nbs/970_cli.ipynb #a1c0de03
+def bpc_remember(data:str, # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
+                 into:str='memory', # the memory's folder
+                 per_class:int=None, # images of each class (default: as before, at first 10)
+                 budget:int=None, # images in all, shared by the classes, instead
+                 method:str=None, # who chooses or learns them (default: as before, at first herding)
+                 refresh:bool=False, # learn the images of old classes again, from themselves
+                 minutes:float=15, # for a method that learns, where nothing has a recipe
+                 seed:int=0, # of choice and learning
+                 device:str='auto', # cpu, cuda or auto
+                 json:bool=False, # print one JSON object
+                 **given):
+    "Add what is new in data to a memory that keeps a few images of each class"
+    before, device = recall(into, budget=budget, method=method, per_class=per_class), auto(device)
+    d, options = memory_data(data, into, given, before.method, before.per_class or 1, minutes, device)
+    try: m, at = remember(d, into, seed, refresh, device, not json, budget=budget, method=method, per_class=per_class, options=options)
+    except KeyboardInterrupt: raise KeyboardInterrupt(f"stopped; the memory in {into} is as it was, and the same command goes on") from None
+    if not json: return ('nothing new\n' if len(m.history)==len(before.history) else '') + remembered(m, at)
+    return dict(coreset=str(at/STATE), classes=[*m.classes], seen={k:len(v) for k,v in m.seen.items()}, history=[*m.history])
+
 # %% ../nbs/970_cli.ipynb #7459798f
 def bpc_zoo(data:str=None, # print the card of one, else list all
             ipc:int=1, # images per class
@@ -794,6 +835,10 @@ class Command(NamedTuple):
     more: Callable = lambda method: {}        # method -> title -> options from elsewhere
 
 data_options = lambda method: {'data': loading()}
+def remembering(method:str) -> dict: # title -> options of the method, its run and its data
+    "What `bpc remember` hands on: all of `bpc distill` but what a memory decides itself"
+    own = 'out','resume','buffer','streams','ipc','method'
+    return {title:{k:o for k,o in of.items() if k not in own} for title,of in learning(method or USUAL['method']).items()}
 attacking = lambda method: {'attack': options(poison, skip=('progress',)) | options(attack)} | data_options(method)
 
 # %% ../nbs/970_cli.ipynb #0b6db9ff
@@ -816,6 +861,7 @@ COMMANDS = dict(
     teacher=Command(bpc_teacher, 'data', data_options),
     relabel=Command(bpc_relabel, 'file', lambda method: {'labels': options(relabelled)} | data_options(method)),
     poison=Command(bpc_poison, 'data', attacking),
+    remember=Command(bpc_remember, 'data', remembering),
     inspect=Command(bpc_inspect, 'file', lambda method: {'check': options(inspected)} | data_options(method)),
     zoo=Command(bpc_zoo, 'data'),
     bench=Command(bpc_bench, more=lambda method: {'measurement': options(bench), 'quality': options(quality)}),

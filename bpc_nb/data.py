@@ -315,6 +315,7 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
          label:str=None, # column of the classes, where the source is a table
          text:str=None, # column of the sentences, where the source is a table with one
          length:int=None, # words of a sentence, longer ones are cut; None: long enough for 99 in 100 training sentences
+         least:int=2, # classes that there must be
         ) -> Data:
     "Labelled images, rows or sentences from anywhere, split, normalised and, on request, whitened"
     size, seed = as_size(size), whole('seed', seed, 0)
@@ -325,7 +326,7 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
     name, t, meta = read_rows(source, label,
                               dict(size=size, zca=zca, skip_bad=skip_bad)) if rows else read(source, root, size, skip_bad, download)
     x, y = t['x'], t['y']
-    if len(meta['classes']) < 2: raise ValueError(f"data: all {space_of(x).item}s of {name} are of one class, {meta['classes'][0]!r}; "
+    if len(meta['classes']) < least: raise ValueError(f"data: all {space_of(x).item}s of {name} are of one class, {meta['classes'][0]!r}; "
                                                   "a classifier needs two classes or more")
     recipe = recipe_of(source, dict(size=size, zca=bool(zca), held_out=held_out, seed=seed, skip_bad=bool(skip_bad)))
     return parted(name, x, y, meta, recipe, held_out, folds, fold, seed, dict(label=label) if rows else {})
