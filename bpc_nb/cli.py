@@ -11,9 +11,9 @@ __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR',
            'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of',
            'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer',
            'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data',
-           'remembered', 'bpc_remember', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of',
-           'bpc_completion', 'learning', 'Command', 'remembering', 'take_word', 'parser', 'method_in', 'spoken',
-           'usage', 'recipes_of', 'parse', 'main']
+           'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo',
+           'flags_of', 'bpc_completion', 'learning', 'Command', 'remembering', 'take_word', 'parser', 'method_in',
+           'spoken', 'usage', 'recipes_of', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -25,6 +25,7 @@ from fastcore.docments import docments
 
 # %% ../nbs/970_cli.ipynb #b0d9e702
 from . import __version__
+from .audit import as_number, audited, page
 from .benchmark import bench
 from .budget import Choice, chosen, countdown, experts_in_time, pictures, sound_minutes
 from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, stream, within_memory, write_atomic
@@ -49,6 +50,7 @@ from .poison import attack, inspected, poison, sound_attack, sound_inspection, s
 from .predictive import POSTERIORS, predictive
 from .progress import board
 from .quality import bpc_bench, quality
+from .rank import TRAINING, in_order_of_score, networks_of
 from .ranks import Place, auto, joined, restarts, same_on_all
 from .runs import free_for
 from .scale import bpc_scale
@@ -683,7 +685,8 @@ def bpc_inspect(file, # a coreset, from wherever it comes
     raise ValueError('; '.join(bad))
 
 # %% ../nbs/970_cli.ipynb #a1c0de02
-def memory_data(source, into, given:dict, method:str, n:int, minutes:float, device) -> tuple: # given: what was typed; loses the options of `load`
+def memory_data(source, into, given:dict, # what was typed; loses the options of `load`
+                method:str, n:int, minutes:float, device) -> tuple:
     "Data to remember, at the size of what is stored, and options of the method that fit the time"
     S, typed = recall(into).coreset, {k:given.pop(k) for k in loading() if k in given}
     if S is not None and S.x.ndim==4: typed.setdefault('size', tuple(S.x.shape[2:]))
@@ -699,7 +702,8 @@ def remembered(m, at) -> str: # memory, folder of its state
     size = m.coreset.x[0].numel()*len(m.coreset.x)
     return '\n'.join([table(rows, ('class', 'seen', 'new', 'kept')),
                       f"{len(m.coreset.x)} images by {m.method}, {size/1e3:.0f} kB as 8-bit images, after {len(m.history)} changes",
-                      str(at/STATE), str(at/'coreset.png'), f'next: train on what is new beside this: bpc_nb.memory.recall({str(at.parent)!r}).replay()'])
+                      str(at/STATE), str(at/'coreset.png'),
+                      f'next: train on what is new beside this: bpc_nb.memory.recall({str(at.parent)!r}).replay()'])
 
 # %% ../nbs/970_cli.ipynb #a1c0de03
 def bpc_remember(data:str, # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
@@ -720,6 +724,46 @@ def bpc_remember(data:str, # a data set's name, a folder of class folders, a .pa
     except KeyboardInterrupt: raise KeyboardInterrupt(f"stopped; the memory in {into} is as it was, and the same command goes on") from None
     if not json: return ('nothing new\n' if len(m.history)==len(before.history) else '') + remembered(m, at)
     return dict(coreset=str(at/STATE), classes=[*m.classes], seen={k:len(v) for k,v in m.seen.items()}, history=[*m.history])
+
+# %% ../nbs/970_cli.ipynb #a1c0de05
+def bpc_rank(file, # networks and their training (TOML)
+             on:str=None, # the coreset that they are trained on
+             data:str=None, # where its data is (default: as the coreset says)
+             protocol:str='quick', # how they are trained, where the file does not say: one of `bpc list`
+             runs:int=2, # trainings of each
+             top:int=10, # how many to show
+             seed:int=0, # of the trainings
+             json:bool=False, # print one JSON object
+             **given):
+    "Rank networks by training them on a coreset, held-out images judge"
+    if on is None: raise ValueError("on: networks are trained on a coreset; name its file with --on")
+    some, S = networks_of(file), Coreset.load(on)
+    rows = in_order_of_score(S, d := data_of(S, data, given), some, protocol, runs, seed=seed, progress=not json)
+    if json: return dict(coreset=str(on), data=d.name, protocol=protocol, held_out=len(d.held.y), rows=rows)
+    more = lambda r: ','.join(f'{k}={v}' for k,v in r.items() if k in TRAINING)
+    shown = [(r['net'], more(r), f"{100*r['accuracy']:.1f}", f"{r['seconds']:.1f}", r.get('why', '')[:60]) for r in rows[:top]]
+    return table(shown, ('network', 'training', 'held out, %', 'seconds', '')) + \
+        f"\n{len(rows)} candidates, {runs} trainings each on {len(S.x)} examples; an order, no promise: train the first few on all data"
+
+# %% ../nbs/970_cli.ipynb #a1c0de06
+def bpc_audit(file, # a coreset, from wherever it comes
+              data:str=None, # your own data (default: as the coreset says)
+              out:str=None, # the page (default: FILE with .html), and the same as JSON beside it
+              net:str=None, # architecture of the students (default: the coreset's own)
+              device:str='auto', # cpu, cuda or auto
+              json:bool=False, # print one JSON object
+              **given):
+    "Ask of a coreset what a careful user asks: one page, red where random real images are as good"
+    S, how = Coreset.load(file), {k:given.pop(k) for k in options(audited) if k in given}
+    d = data_of(S, data, given)
+    found = audited(S, d, net, device=auto(device), progress=not json, **how)
+    S, d, _ = matched(S, d, net)
+    out, text = Path(out or Path(file).with_suffix('.html')), dumps(found, indent=1)
+    write_atomic(out, lambda tmp: Path(tmp).write_text(page(found, S, d, Path(file).name), encoding='utf-8'))
+    write_atomic(out.with_suffix('.json'), lambda tmp: Path(tmp).write_text(text))
+    if json: return found
+    rows = [('red' if a['red'] else '', a['part'], a['what'], as_number(a['value']), as_number(a['control'])) for a in found['answers']]
+    return table(rows, ('', 'part', 'question', 'coreset', 'random real')) + f"\n{len(found['red'])} of {len(rows)} answers are red\n{out}"
 
 # %% ../nbs/970_cli.ipynb #7459798f
 def bpc_zoo(data:str=None, # print the card of one, else list all
@@ -862,6 +906,8 @@ COMMANDS = dict(
     relabel=Command(bpc_relabel, 'file', lambda method: {'labels': options(relabelled)} | data_options(method)),
     poison=Command(bpc_poison, 'data', attacking),
     remember=Command(bpc_remember, 'data', remembering),
+    rank=Command(bpc_rank, 'file', data_options),
+    audit=Command(bpc_audit, 'file', lambda method: {'audit': options(audited, skip=('progress','net','device'))} | data_options(method)),
     inspect=Command(bpc_inspect, 'file', lambda method: {'check': options(inspected)} | data_options(method)),
     zoo=Command(bpc_zoo, 'data'),
     bench=Command(bpc_bench, more=lambda method: {'measurement': options(bench), 'quality': options(quality)}),

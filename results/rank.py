@@ -12,7 +12,7 @@ from bpc_nb.core import provenance, read_coreset, stream
 from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.grid import coreset_file, done, of_students
-from bpc_nb.rank import candidates, score
+from bpc_nb.rank import networks_of, score
 
 HERE = Path(__file__).parent
 LINES, FULL, RUNS = HERE/'rank.jsonl', dict(epochs=40, batch=64), 3
@@ -40,7 +40,7 @@ if __name__=='__main__':
     for file in sys.argv[1:] or ('rank', 'rank_lr'):
         for name,(S, how, ipc) in made.items():
             have = {json.dumps(r['candidate'], sort_keys=True) for r in lines() if (r['file'], r['by'])==(file, name)}
-            for c in candidates(HERE/f'{file}.toml'):
+            for c in networks_of(HERE/f'{file}.toml'):
                 if json.dumps(c, sort_keys=True) in have: continue
                 truth = name=='truth'
                 r = score(S, data, how | c, 'quick', RUNS if truth else 1, 'test' if truth else 'held')
