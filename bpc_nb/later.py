@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['arrivals', 'answers_kept', 'go_on', 'lost_since']
 
-# %% ../nbs/874_later.ipynb #b1383d81
+# %% ../nbs/874_later.ipynb #72805d91
 from typing import Callable, Iterator
 
 import torch
@@ -17,7 +17,7 @@ from .data import Data, Split
 from .memory import only
 from .networks import Network
 
-# %% ../nbs/874_later.ipynb #7033eea2
+# %% ../nbs/874_later.ipynb #c73c99e5
 def arrivals(data:Data, stages:int=5, order:int=0, # as many classes in each stage; number of the order, 0 to 4 in the tables
             ) -> list: # of tuples of names
     "Which classes come when"
@@ -26,7 +26,7 @@ def arrivals(data:Data, stages:int=5, order:int=0, # as many classes in each sta
     n = data.K//stages
     return [tuple(names[i*n:(i+1)*n]) for i in range(stages)]
 
-# %% ../nbs/874_later.ipynb #0ea6881a
+# %% ../nbs/874_later.ipynb #b2e198d1
 def answers_kept(now:Tensor, before:Tensor, tau:float=2.) -> Tensor: # logits (B,K0) of two networks; a number
     "How far softened answers have moved"
     return tau**2*F.kl_div((now/tau).log_softmax(1), (before/tau).log_softmax(1), reduction='batchmean', log_target=True)
@@ -54,7 +54,7 @@ def go_on(net:Network, theta:Tensor, # the network of the last stage, (P,)
         theta = at.detach() - lr*v
     return theta
 
-# %% ../nbs/874_later.ipynb #deb7b653
+# %% ../nbs/874_later.ipynb #cc7e0883
 def lost_since(accuracies:list) -> float: # of each stage a list: accuracy on every group that has come, the first first
     "What the groups have lost since they came"
     last = accuracies[-1]

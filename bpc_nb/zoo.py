@@ -102,9 +102,9 @@ def described(card:dict) -> str:
 HERE = Path(__file__).resolve().parent/'coresets' if '__file__' in globals() else Path('../bpc_nb/coresets')
 
 def best(results=RESULTS) -> dict: # (name, ipc) -> (line, file)
-    "The stored coresets that did best on held-out images"
-    out, rank = {}, lambda r: (-[*PROTOCOLS, 'own steps'].index(r['protocol']),
-                               r['held_out']) # accuracies of different students are not compared: the first protocol counts
+    "The stored coresets that did best on held-out images, first those that were learned as 8-bit files keep them"
+    # accuracies of different students are not compared, the first protocol counts; and what ships is an 8-bit file to many
+    out, rank = {}, lambda r: (-[*PROTOCOLS, 'own steps'].index(r['protocol']), r['config'].get('pixels')=='8bit', r['held_out'])
     for r in done(results).values():
         at = (r['data'].split()[0], r['ipc']) if 'config' in r and of_students(r) else None
         if at and at[0] in STATEMENTS and (at not in out or rank(r) > rank(out[at][0])) and (path := coreset_file(r, results)):
