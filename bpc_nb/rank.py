@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TRAINING', 'networks_of', 'spelt_out', 'score', 'in_order_of_score', 'ranks', 'spearman', 'regret', 'interval']
 
-# %% ../nbs/876_rank.ipynb #fbc4e278
+# %% ../nbs/876_rank.ipynb #c587f384
 import time
 from functools import partial
 from itertools import product
@@ -26,7 +26,7 @@ from .networks import network
 from .options import options_of
 from .progress import bar
 
-# %% ../nbs/876_rank.ipynb #fe5f71ce
+# %% ../nbs/876_rank.ipynb #1b049506
 TRAINING = {k for k in options_of(students)} - {'runs','seed','at_once','tick'} # options of a student's training
 
 def networks_of(file) -> list: # TOML: of dicts with `net` and options of training
@@ -36,7 +36,11 @@ def networks_of(file) -> list: # TOML: of dicts with `net` and options of traini
         raise ValueError(f"file: {file} is not a readable TOML file ({e})") from None
     if not tables: raise ValueError(f'file: {file} names no network; it needs a table [[networks]] with net = "convnet" and its options, '
                                     'as lists where there are several')
-    return [c for t in tables for c in spelt_out(dict(net='convnet') | t)]
+    some = [c for t in tables for c in spelt_out(dict(net='convnet') | t)]
+    for c in some:
+        for k in ('lr','epochs','batch'):
+            if not isinstance(v := c.get(k, 1), (int, float)) or v <= 0: raise ValueError(f"{k}: found {v!r}; expected a number above 0")
+    return some
 
 def spelt_out(t:dict) -> list: # t: a table; lists of values
     "All combinations"
@@ -46,7 +50,7 @@ def spelt_out(t:dict) -> list: # t: a table; lists of values
         return dict(net=of['net'] + ':'*bool(spec) + spec) | {k:v for k,v in of.items() if k in TRAINING}
     return [one(dict(zip(many, values))) for values in product(*many.values())]
 
-# %% ../nbs/876_rank.ipynb #547066b8
+# %% ../nbs/876_rank.ipynb #79cee0d0
 def score(S:Coreset, # what to train on
           data:Data, candidate:dict, protocol:str='quick', runs:int=2, part:str='held', seed:int=0) -> dict:
     "One candidate: how good, how long"
@@ -75,7 +79,7 @@ def in_order_of_score(S:Coreset, data:Data, some:list, # of candidates
             rows.append(score(S, data, c, protocol, runs, part, seed)); b.update(1)
     return sorted(rows, key=lambda r: -r['accuracy'])
 
-# %% ../nbs/876_rank.ipynb #b8e0dcf8
+# %% ../nbs/876_rank.ipynb #50f7ce96
 def ranks(v) -> torch.Tensor: # numbers (n,) -> ranks, equal ones share theirs
     "Ranks from 0"
     v = torch.as_tensor(v, dtype=torch.float64)

@@ -48,7 +48,7 @@ def test_help_of_distill_is_grouped_and_complete(bpc):
     out = bpc('distill', '--help')[1]
     titles = re.findall(r'^(\S.*):$', out, re.M)
     assert titles == ['what', 'options', 'method cd', 'run', 'loop', 'energy', 'data', 'recipes of cd, which go before these defaults']
-    skip = dict.fromkeys(['state', 'record', 'progress', 'until', 'source', 'seed'])
+    skip = dict.fromkeys(['state', 'record', 'progress', 'until', 'source', 'seed', 'least'])
     for f in (outer, energy, load, registry()['cd'].make):
         for k, p in inspect.signature(f).parameters.items():
             if p.default is p.empty or k in skip: continue

@@ -1,0 +1,98 @@
+"""A memory on disk: bad input in one sentence, and a state before or after whatever happens."""
+import json, os, signal, subprocess, sys, time
+
+import pytest
+import torch
+
+from bpc_nb.cli import main
+from bpc_nb.core import Coreset, image
+from bpc_nb.data import load
+from bpc_nb.memory import STATE, recall, states
+from bpc_nb.zoo import HERE
+
+@pytest.fixture(scope='module')
+def pictures(tmp_path_factory):
+    "Class folders of digits as pictures: 0 and 1, then 2 alone, then pictures of 0 under another name"
+    home, d = tmp_path_factory.mktemp('pictures'), load('digits')
+    for folder, k, name, some in (('first', 0, '0', slice(0, 30)), ('first', 1, '1', slice(0, 30)), ('more', 2, '2', slice(0, 30)),
+                                  ('more', 0, '0', slice(20, 40)), ('renamed', 0, 'zero', slice(0, 30)), ('renamed', 3, '3', slice(0, 30))):
+        (home/folder/name).mkdir(parents=True)
+        for i, x in enumerate(d.transform.inverse(d.train.x[d.train.y==k][some])): image(x).save(home/folder/name/f'{i}.png')
+    (home/'alone'/'4').mkdir(parents=True)
+    for i, x in enumerate(d.transform.inverse(d.train.x[d.train.y==4][:20])): image(x).save(home/'alone'/'4'/f'{i}.png')
+    return home
+
+FAST = ['--net', 'mlp:width=8', '--select-protocol', 'brief']
+
+def bpc(*words, capsys=None):
+    code = main(['remember', *map(str, words), *FAST])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+def test_what_is_new_is_added_and_nothing_else(pictures, tmp_path, capsys):
+    into = ('--into', tmp_path/'m')
+    code, out, _ = bpc(pictures/'first', *into, '--per-class', 4, '--json', capsys=capsys)
+    assert code==0 and json.loads(out)['classes']==['0', '1']
+    before = recall(tmp_path/'m')
+    code, out, _ = bpc(pictures/'more', *into, '--json', capsys=capsys) # as many a class as before
+    found, m = json.loads(out), recall(tmp_path/'m')
+    assert code==0 and found['classes']==['0', '1', '2'] and m.coreset.y.tolist()==[0]*4 + [1]*4 + [2]*4
+    assert found['history'][-1]['new']['0'] < 20 # some of them were there before
+    assert torch.equal(m.coreset.x[m.coreset.y==1], before.coreset.x[before.coreset.y==1])
+    code, out, _ = bpc(pictures/'more', *into, capsys=capsys)
+    assert code==0 and out.startswith('nothing new') and len(states(tmp_path/'m'))==2
+    code, out, _ = bpc(pictures/'alone', *into, '--json', capsys=capsys) # one class alone
+    assert code==0 and json.loads(out)['classes']==['0', '1', '2', '4']
+
+@pytest.mark.parametrize('words, said', [
+    (['renamed'], "images of class 'zero' were added as class '0' before"),
+    (['more', '--budget', '2'], 'are too few for 3 classes; give at least 3'),
+    (['more', '--per-class', '0'], 'per_class: found 0'),
+    (['more', '--budget', '9', '--per-class', '2'], 'give one of them'),
+    (['more', '--size', '12'], 'its images are (1, 8, 8)'),
+    (['more', '--method', 'herdin'], "did you mean 'herding'"),
+    (['nowhere'], 'there is no file or folder'),
+])
+def test_bad_input_is_one_sentence_and_loses_nothing(pictures, tmp_path, capsys, words, said):
+    bpc(pictures/'first', '--into', tmp_path/'m', '--per-class', 3, capsys=capsys)
+    kept = {p: (p/STATE).read_bytes() for p in states(tmp_path/'m')}
+    code, _, err = bpc(pictures/words[0] if words[0]!='nowhere' else 'nowhere', '--into', tmp_path/'m', *words[1:], capsys=capsys)
+    assert code==2 and said in err and err.count('\n')==1, err
+    assert {p: (p/STATE).read_bytes() for p in states(tmp_path/'m')}==kept
+
+def test_one_class_alone_cannot_begin(pictures, tmp_path, capsys):
+    code, _, err = bpc(pictures/'alone', '--into', tmp_path/'m', capsys=capsys)
+    assert code==2 and 'begin with two classes or more' in err
+
+@pytest.mark.skipif(not hasattr(signal, 'SIGKILL'), reason='processes are killed by a signal')
+def test_a_kill_at_any_moment_leaves_the_state_before_or_after(pictures, tmp_path, capsys):
+    into = tmp_path/'m'
+    bpc(pictures/'first', '--into', into, '--per-class', 3, capsys=capsys)
+    for wait in (2.5, 4., 5.5):
+        p = subprocess.Popen([sys.executable, '-m', 'bpc_nb.cli', 'remember', str(pictures/'more'), '--into', str(into), *FAST],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ | dict(OMP_NUM_THREADS='1'))
+        time.sleep(wait); p.kill(); p.wait()
+        m = recall(into)
+        assert m.classes in (('0', '1'), ('0', '1', '2')) and len(m.coreset.x)==3*len(m.classes) and len(m.history)==len(states(into))
+    code, _, err = bpc(pictures/'more', '--into', into, capsys=capsys)
+    assert code==0 and recall(into).classes==('0', '1', '2'), err
+    assert sorted(p.name for p in into.iterdir())==['0001', '0002'] # nothing is left of what was killed
+
+def test_an_audit_of_a_foreign_file_is_one_sentence(tmp_path, capsys):
+    (tmp_path/'a.safetensors').write_bytes(b'not a coreset')
+    assert main(['audit', str(tmp_path/'a.safetensors')])==2
+    assert 'is not a readable coreset file' in capsys.readouterr().err
+    x = torch.rand(4, 3, 5, 5)
+    Coreset(x, torch.tensor([0, 0, 1, 1]), classes=('a', 'b')).save(tmp_path/'b.safetensors')
+    assert main(['audit', str(tmp_path/'b.safetensors')])==2 and 'name them with --data' in capsys.readouterr().err
+    assert main(['audit', str(tmp_path/'b.safetensors'), '--data', 'digits'])==2
+    assert 'its images are (3, 5, 5)' in capsys.readouterr().err
+
+@pytest.mark.parametrize('text, said', [('', 'names no network'), ('[[networks]\n', 'is not a readable TOML file'),
+                                        ('[[networks]]\nnet = "convnt"\n', "did you mean 'convnet'"),
+                                        ('[[networks]]\nwidth = [8]\nlr = [-1.0]\n', 'lr')])
+def test_bad_candidates_are_one_sentence(tmp_path, capsys, text, said):
+    (tmp_path/'n.toml').write_text(text)
+    code = main(['rank', str(tmp_path/'n.toml'), '--on', str(HERE/'digits-1.safetensors'), '--runs', '1', '--json'])
+    err = capsys.readouterr().err
+    assert code==2 and said in err and err.count('\n')==1, err
