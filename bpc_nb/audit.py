@@ -9,7 +9,7 @@ __all__ = ['LOSS', 'OUTSIDE', 'OTHERS', 'SPOILT', 'CSS', 'Answer', 'as_number', 
            'squashed', 'everything', 'scores', 'origin_of', 'audited', 'shadow_answer', 'rows_of', 'uris', 'neighbours',
            'page']
 
-# %% ../nbs/878_audit.ipynb #14518ea3
+# %% ../nbs/878_audit.ipynb #1ed22281
 from html import escape
 from math import e, exp
 from typing import NamedTuple
@@ -22,14 +22,14 @@ from .corrupt import corrupted
 from .data import Data, Split
 from .distill import distill, known_to
 from .evaluate import PROTOCOLS, SIAMESE, examples_of, matched, predict, real_beside, students
-from .explorer import as_png, uri
 from .fast import accelerate
 from .metrics import Diverged, accuracy, ece, nll
 from .networks import network
 from .progress import bar
+from .show import as_png, uri
 from .spaces import space_of
 
-# %% ../nbs/878_audit.ipynb #e4a7f15b
+# %% ../nbs/878_audit.ipynb #dacaaced
 class Answer(NamedTuple):
     "One line of an audit"
     part: str
@@ -45,7 +45,7 @@ def against(part:str, what:str, value:float, control:float, says:str='', less:bo
     "An answer that is red where the control is not beaten"
     return Answer(part, what, value, control, not (value < control if less else value > control), says)
 
-# %% ../nbs/878_audit.ipynb #4d1ea251
+# %% ../nbs/878_audit.ipynb #ff1e9dee
 class Judge(NamedTuple):
     "Who answers: students of one kind, and the test images that they are asked about"
     data: Data
@@ -69,7 +69,7 @@ class Judge(NamedTuple):
         net, seen = net or self.net, examples_of(S, self.device)
         return torch.stack([predict(net, t, x.to(self.device), net.stats(t, seen.x)) for t in self.students(S, net, **options)]).cpu()
 
-# %% ../nbs/878_audit.ipynb #15d358fb
+# %% ../nbs/878_audit.ipynb #086b3984
 def worst_class(p:Tensor, y:Tensor, K:int) -> tuple: # probabilities (N,K) -> (accuracy, number)
     "The class that is recognised least"
     each = [(p[y==k].argmax(1)==k).double().mean().item() if (y==k).any() else 1. for k in range(K)]
@@ -88,7 +88,7 @@ def said_by_networks(S:Coreset, real:Coreset, j:Judge) -> list: # real: the cont
             against('calibration', 'NLL', nll(p, y), nll(r, y), less=True),
             against('calibration', 'ECE', ece(p, y), ece(r, y), 'of the ensemble, fifteen bins', less=True)]
 
-# %% ../nbs/878_audit.ipynb #396a1d0f
+# %% ../nbs/878_audit.ipynb #13d2d094
 LOSS, OUTSIDE = .01, .01 # more than this is red: accuracy lost by 8 bits, share of pixel values that no display can show
 
 def held_in_file(S:Coreset, j:Judge) -> list:
@@ -104,7 +104,7 @@ def held_in_file(S:Coreset, j:Judge) -> list:
     return [size, Answer('file', 'pixel values out of range', out, None, out > OUTSIDE, 'an 8-bit file cuts them off'),
             Answer('file', 'accuracy lost by 8 bits', lost, None, lost > LOSS, f'red above {LOSS:g}')]
 
-# %% ../nbs/878_audit.ipynb #e5d91e00
+# %% ../nbs/878_audit.ipynb #05516002
 OTHERS, SPOILT = ('mlp', 'convnet:width=32', 'lenet'), ('gaussian_noise', 'defocus_blur', 'brightness', 'contrast', 'elastic_transform')
 
 def elsewhere(S:Coreset, real:Coreset, j:Judge, nets=OTHERS) -> list:
@@ -128,7 +128,7 @@ def when_spoilt(S:Coreset, real:Coreset, j:Judge) -> list:
     P, R = (j.probs(s, x).mean(0).split(len(data.test.y)) for s in (S, real))
     return [against('shift', k.replace('_', ' '), accuracy(p, s.y), accuracy(r, s.y)) for (k,s),p,r in zip(kinds.items(), P, R)]
 
-# %% ../nbs/878_audit.ipynb #25a84651
+# %% ../nbs/878_audit.ipynb #68ec9410
 def nearest_in_class(a:Tensor, ya:Tensor, # examples (M,...) and labels
                      b:Tensor, yb:Tensor) -> tuple: # the same of others (N,...); (distances (M,), which)
     "The nearest example of the same class, by root mean square"
@@ -153,7 +153,7 @@ def near_training(S:Coreset, data:Data) -> tuple: # (answers, which training ima
     return [Answer('privacy', 'nearest training image', d.median().item(), usual, False, 'median distance; control: held-out images'),
             Answer('privacy', 'copies', n, None, n > 0, f'of {len(d)} examples, nearer than 99 in 100 held-out images are')], i
 
-# %% ../nbs/878_audit.ipynb #416c5f21
+# %% ../nbs/878_audit.ipynb #2d6c637a
 def auc(inside:Tensor, outside:Tensor) -> float: # scores (n,), (m,)
     "Chance that one from inside has the larger score; ties count half"
     o = outside.sort().values
@@ -174,7 +174,7 @@ def membership(S:Coreset, real:Coreset, j:Judge, n:int=2000) -> list:
     return [Answer('privacy', 'membership, AUC', value, control, value > max(.5, control) + 3*error,
                    f'.5 is a coin, standard error {error:.3f}; red above three of them')]
 
-# %% ../nbs/878_audit.ipynb #06dc7dde
+# %% ../nbs/878_audit.ipynb #b53e80b3
 def attack_scores(M:Tensor, inside:Tensor, r:int) -> Tensor: # margins (R,N), was n in run r's half (R,N), the run -> (N,)
     "Log likelihood ratio of a run's margins: with the image against without it, by all other runs"
     others = torch.arange(len(M))!=r
@@ -190,7 +190,7 @@ def shadow_auc(M:Tensor, inside:Tensor) -> float: # as in `attack_scores`
     each = [attack_scores(M, inside, r) for r in range(len(M))]
     return sum(auc(s[i], s[~i]) for s,i in zip(each, inside))/len(M)
 
-# %% ../nbs/878_audit.ipynb #5464c3ba
+# %% ../nbs/878_audit.ipynb #3da04bda
 def halves(data:Data, seed:int, r:int) -> tuple: # (data with half of the training images, which (N,))
     "A random half of every class"
     inside = torch.zeros(len(data.train.y), dtype=torch.bool)
@@ -212,7 +212,7 @@ def shadowed(method:str, ipc:int, j:Judge, runs:int, progress:bool=True, **optio
     each = torch.tensor([shadow_auc(M[some], I[some]) for some in torch.arange(runs).split(-(-runs//2))])
     return shadow_auc(M, I), (each[0] - each[-1]).abs().item()/2
 
-# %% ../nbs/878_audit.ipynb #d1aef9a6
+# %% ../nbs/878_audit.ipynb #087edcad
 def squashed(a:float) -> float: return (exp(a) - 1/e)/(e - 1/e) # from [-1,1] to [0,1]
 
 def everything(j:Judge, passes:int) -> float: # images that pass
@@ -236,7 +236,7 @@ def scores(S:Coreset, real:Coreset, j:Judge, whole:float) -> list: # whole: accu
             Answer('scores', 'LRS', squashed(ior/2 - hlr/2), squashed((right(real) - whole)/2), False, f'0 to 1; {level:.2f} is level'),
             Answer('scores', 'ARS', squashed(with_/2 + without/2), level, with_ + without <= 0, ahead)]
 
-# %% ../nbs/878_audit.ipynb #b4119ec9
+# %% ../nbs/878_audit.ipynb #dec1070e
 def origin_of(S:Coreset, data:Data) -> list:
     "Where it comes from, as far as its file says"
     m = S.meta
@@ -247,7 +247,7 @@ def origin_of(S:Coreset, data:Data) -> list:
     return said + [Answer('provenance', 'made by', by, None, by=='not said', made.get('time', '')[:10]),
                    Answer('provenance', 'data are those it was made from', 'yes' if same else 'no', None, not same, 'by checksum')]
 
-# %% ../nbs/878_audit.ipynb #7c3e143e
+# %% ../nbs/878_audit.ipynb #f74c17c0
 def audited(S:Coreset, data:Data, net=None, runs:int=3, protocol:str='quick', images:int=2000, # test images
             passes:int=100_000, shadows:int=0, # images that pass in the training on all data; shadow runs of its method
             seed:int=0, device='cpu', progress:bool=True) -> dict: # answers, and which training images are nearest
@@ -266,7 +266,7 @@ def audited(S:Coreset, data:Data, net=None, runs:int=3, protocol:str='quick', im
     return dict(net=net.name, data=data.name, protocol=protocol, runs=runs, test_images=len(data.test.y), examples=len(S.x), seed=seed,
                 red=[a.what for a in answers if a.red], answers=[a._asdict() for a in answers], nearest=which.tolist())
 
-# %% ../nbs/878_audit.ipynb #20056f20
+# %% ../nbs/878_audit.ipynb #c2d5ea33
 def shadow_answer(S:Coreset, j:Judge, runs:int, progress:bool) -> list:
     "Membership by shadow runs of the method that a file names, with its options"
     if not runs: return []
@@ -279,7 +279,7 @@ def shadow_answer(S:Coreset, j:Judge, runs:int, progress:bool) -> list:
     says = f'{runs} runs of {method}, half of them against the others differ by {2*error:.3f}'
     return [Answer('privacy', 'membership by shadow runs, AUC', value, .5, value > .5 + 3*error, says)]
 
-# %% ../nbs/878_audit.ipynb #dab1c4cb
+# %% ../nbs/878_audit.ipynb #6ed8b7e5
 CSS = ('body{font:15px/1.5 system-ui,sans-serif;max-width:56em;margin:2em auto;padding:0 1em;color:#222}'
        'table{border-collapse:collapse;width:100%}td.n{font-variant-numeric:tabular-nums}'
        'td,th{text-align:left;padding:.25em .8em .25em 0;border-bottom:1px solid #ddd;vertical-align:top}'
@@ -304,7 +304,7 @@ def neighbours(S:Coreset, data:Data, which, most:int=30) -> str: # which: traini
     names = [data.classes[k] for k in classes_of(shown).tolist()]
     return ''.join(f'<figure><img src="{u}"><img src="{v}">{escape(n)}</figure>' for u,v,n in list(zip(a, b, names))[:most])
 
-# %% ../nbs/878_audit.ipynb #3146bb98
+# %% ../nbs/878_audit.ipynb #0859f3de
 def page(found:dict, # from `audited`
          S:Coreset, data:Data, title:str='coreset') -> str: # HTML
     "One page, red where a control is not beaten"

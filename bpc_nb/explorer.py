@@ -4,17 +4,16 @@
 
 # %% auto #0
 __all__ = ['STYLE', 'MOST_TILES', 'JUDGES', 'PAGE_CELL', 'Run', 'open_run', 'rows', 'seen', 'newest_look', 'Means', 'buffer_of',
-           'model_of_run', 'per_image', 'uri', 'as_png', 'tiles', 'draw_curves', 'trace_chain', 'project', 'draw_chain',
-           'data_for', 'predictions', 'draw_prediction', 'View', 'as_html', 'said', 'snapshot', 'with_widgets',
-           'controls', 'moving', 'predicting', 'live', 'changes', 'sibling_runs', 'explorer', 'page_file', 'free_port',
-           'served', 'newest', 'bpc_explore']
+           'model_of_run', 'per_image', 'tiles', 'draw_curves', 'trace_chain', 'project', 'draw_chain', 'data_for',
+           'predictions', 'draw_prediction', 'View', 'as_html', 'said', 'snapshot', 'with_widgets', 'controls',
+           'moving', 'predicting', 'live', 'changes', 'sibling_runs', 'explorer', 'page_file', 'free_port', 'served',
+           'newest', 'bpc_explore']
 
 # %% ../nbs/910_explorer.ipynb #f900aa7e
-import asyncio, base64, os, socket, subprocess, sys, tempfile, time, webbrowser
+import asyncio, os, socket, subprocess, sys, tempfile, time, webbrowser
 from functools import partial
 from html import escape
 from importlib.util import find_spec
-from io import BytesIO
 from json import dumps, loads
 from pathlib import Path
 from textwrap import wrap
@@ -35,7 +34,7 @@ from .metrics import summary
 from .networks import Network, network
 from .predictive import POSTERIORS, average, draws, ready, settings, show_reliability
 from .samplers.langevin import langevin
-from .show import figure, show_curves, tidy
+from .show import as_png, figure, show_curves, tidy, uri
 from .spaces import columns_of, in_words, sentences_of, space_of
 
 # %% ../nbs/910_explorer.ipynb #be98ec8f
@@ -121,13 +120,6 @@ def per_image(net:Network, loss:str, theta, S:Coreset) -> Tensor: # (M,)
     return torch.stack([one(theta, S._replace(x=S.x[i:i+1], y=S.y[i:i+1], w=None).examples()) for i in range(len(S.x))])
 
 # %% ../nbs/910_explorer.ipynb #c067eb75
-def uri(png:bytes) -> str: return 'data:image/png;base64,' + base64.b64encode(png).decode()
-
-def as_png(pixels:Tensor) -> bytes: # (C,H,W) in [0,1]
-    "One image as a PNG file"
-    image(pixels).save(f := BytesIO(), 'PNG')
-    return f.getvalue()
-
 STYLE = '''<style>.bpc{display:flex;flex-wrap:wrap;gap:3px;max-width:640px;margin:0 24px 2.4em 0} .bpc div{position:relative;line-height:0}
 .bpc img{width:56px;height:56px;image-rendering:pixelated} \
 .bpc div:hover::after{content:attr(data-tip);position:absolute;z-index:9;top:100%;left:0;

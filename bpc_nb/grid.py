@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['CELL', 'MARKS', 'MEANING', 'NEVER', 'ONCE_SAID', 'SMALL', 'RESULTS', 'own', 'can_be', 'check_cell', 'read_tables',
            'line_of', 'combinations', 'cells', 'bare', 'named', 'numbers', 'spelled', 'cell_options', 'key',
-           'same_options', 'lines', 'of_students', 'done', 'held', 'add', 'file_digest', 'keep', 'coreset_file',
-           'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'course', 'run_cell', 'transfers',
-           'best_here', 'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests',
-           'unfinished', 'finish', 'each', 'prepare', 'picked', 'grid', 'waiting', 'found']
+           'same_options', 'lines', 'of_students', 'done', 'add', 'file_digest', 'keep', 'coreset_file', 'TimeUp',
+           'until', 'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'course', 'run_cell', 'transfers', 'best_here',
+           'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests', 'unfinished',
+           'finish', 'each', 'prepare', 'picked', 'grid', 'waiting', 'found']
 
 # %% ../nbs/950_grid.ipynb #617b8437
-import hashlib, itertools, json, os, re, shutil, signal, tempfile, time, tomllib, warnings
+import hashlib, itertools, json, re, shutil, signal, tempfile, time, tomllib, warnings
 from contextlib import contextmanager
 from functools import cache, partial
 from numbers import Real
@@ -35,8 +35,7 @@ from .networks import NETWORKS, SERIAL, Network, network
 from .options import options_of, whole
 from .predictive import POSTERIORS, predictive
 from .ranks import alone, auto, dealt, once, rank, world
-try: import fcntl
-except ImportError: fcntl = None # no locks where there are none
+from .runs import held
 
 # %% ../nbs/950_grid.ipynb #b4b16b9b
 CELL = dict(method=DEFAULT, data='digits', ipc=1, seed=0, fold=None, zca=False, size=None, protocol='dc', runs=5, evaluator='students')
@@ -167,23 +166,6 @@ def of_students(r:dict) -> bool: return r.get('evaluator', 'students')=='student
 def done(results) -> dict: # folder -> {key: line}
     "The lines of all grids in a folder: a cell that stands in two files runs once"
     return {r['key']:r for p in sorted(Path(results).glob('*.jsonl')) for r in lines(p) if 'key' in r}
-
-# %% ../nbs/950_grid.ipynb #bd267db0
-@contextmanager
-def held(path, # a file that will be there for as long
-         wait:bool=False, # wait for whoever has it
-        ): # gives whether we have it
-    "Hold a lock among the processes of a machine"
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    f = open(path, 'w')
-    try:
-        if fcntl: fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        there = os.path.exists(path) and os.path.samestat(os.fstat(f.fileno()), os.stat(path)) # else its last owner has just removed it
-    except (BlockingIOError, FileNotFoundError): there = False
-    try: yield there
-    finally:
-        if there: Path(path).unlink(missing_ok=True)
-        f.close()
 
 # %% ../nbs/950_grid.ipynb #f6f74b99
 SMALL = 4_000_000 # bytes of images that are kept in `results/`, in half precision if that helps; larger ones stay with their run

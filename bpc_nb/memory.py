@@ -7,7 +7,7 @@ __all__ = ['STATE', 'PRINTS', 'ADDING', 'USUAL', 'CHEAP', 'fingerprints', 'unsee
            'places', 'replayed', 'fill', 'pool', 'mixed_in', 'in_space', 'put_together', 'for_memory', 'shrunk',
            'added', 'states', 'read_prints', 'commit', 'recall', 'remember']
 
-# %% ../nbs/870_memory.ipynb #d9e88f4b
+# %% ../nbs/870_memory.ipynb #7665fc91
 import hashlib, os, shutil, tempfile, time
 from pathlib import Path
 from typing import NamedTuple
@@ -18,10 +18,10 @@ from torch import Tensor
 from .core import Coreset, stream
 from .data import Data, Split, listed, match, of_table
 from .distill import distill
-from .grid import held
+from .runs import held
 from .spaces import preview
 
-# %% ../nbs/870_memory.ipynb #fdfcee8d
+# %% ../nbs/870_memory.ipynb #f680aff0
 def fingerprints(x:Tensor, transform) -> list: # x: in the model's space -> hexadecimal, one for each
     "Eight bytes of each example that are hardly those of another"
     pixels = (transform.inverse(x)*255).round().to(torch.int32).cpu().numpy()
@@ -47,7 +47,7 @@ def not_renamed(name:str, prints:list, seen:dict): # of what is new under that n
             raise ValueError(f"classes: {n} of the {len(prints)} new images of class {name!r} were added as class {other!r} before; "
                              f"call them {other!r}, or leave them out")
 
-# %% ../nbs/870_memory.ipynb #5c2b9a0e
+# %% ../nbs/870_memory.ipynb #02087e06
 def by_name(names) -> tuple:
     "Names in order; whole numbers by their value"
     names = {*names}
@@ -66,7 +66,7 @@ def only(data:Data, names, # of the classes to keep
     return data._replace(train=part(data.train), held=part(data.held), test=part(data.test), classes=kept,
                          meta=data.meta | dict(checksum=check))
 
-# %% ../nbs/870_memory.ipynb #9c583567
+# %% ../nbs/870_memory.ipynb #3c65860d
 class Memory(NamedTuple):
     "What is kept of data that are gone"
     budget:int|None = None       # images in all, shared by the classes; None: `per_class` decides
@@ -96,7 +96,7 @@ def replayed(m:Memory) -> Coreset:
     if m.coreset is None: raise ValueError("memory: nothing was added yet, so there is nothing to replay; call add(data) first")
     return m.coreset
 
-# %% ../nbs/870_memory.ipynb #72798c7b
+# %% ../nbs/870_memory.ipynb #d9bb911d
 def fill(i:list, n:int) -> list: return (i*-(-n//max(1, len(i))))[:max(n, len(i))] # repeated until there are n
 
 def pool(old:Coreset|None, # with its classes
@@ -127,7 +127,7 @@ def mixed_in(kept:Tensor, fresh:Tensor, share:float, gen) -> Tensor: # (m,...), 
     out = torch.randperm(m, generator=gen)[:n]
     return kept.index_copy(0, out, fresh[torch.randperm(len(fresh), generator=gen)[:n]])
 
-# %% ../nbs/870_memory.ipynb #f0845ebd
+# %% ../nbs/870_memory.ipynb #b7b4e25b
 def in_space(m:Memory, data:Data) -> Data:
     "Data in the space of what is stored, whatever their classes"
     if m.coreset is None: return data
@@ -148,7 +148,7 @@ def put_together(m:Memory, S:Coreset, new:dict, # S: of the pool, from the metho
     xs = [of(k, name) for k,name in enumerate(S.classes)]
     return S._replace(x=torch.cat(xs), y=torch.arange(len(xs)).repeat_interleave(torch.tensor([len(x) for x in xs])))
 
-# %% ../nbs/870_memory.ipynb #656ba741
+# %% ../nbs/870_memory.ipynb #7ed9000f
 def for_memory(S:Coreset) -> Coreset:
     "Images of single classes, or one sentence; a learned label is read as its largest class"
     if S.w is not None or S.steps is not None or S.decode!='identity':
@@ -168,7 +168,7 @@ def shrunk(m:Memory, n:int) -> Memory: # n: places of a class
     asked = S.meta['memory'] | dict(budget=m.budget, per_class=m.per_class)
     return m._replace(coreset=S._replace(x=S.x[i], y=S.y[i], meta=S.meta | dict(ipc=n, memory=asked, history=[*history])), history=history)
 
-# %% ../nbs/870_memory.ipynb #6f9260bb
+# %% ../nbs/870_memory.ipynb #59b74c3e
 def added(m:Memory, data:Data, seed:int=0, # of choice and learning
           out=None, # folder of the method's run, so that it can go on; None: a temporary one
           refresh:bool=False, # learn the images of old classes without news again, from themselves
@@ -191,7 +191,7 @@ def added(m:Memory, data:Data, seed:int=0, # of choice and learning
     seen = m.seen | {k:m.seen.get(k, frozenset()) | {*p} for k,(p,_) in new.items()}
     return m._replace(coreset=S, seen=seen, history=history)
 
-# %% ../nbs/870_memory.ipynb #7e2e8eb8
+# %% ../nbs/870_memory.ipynb #75d7b26f
 STATE, PRINTS, ADDING = 'coreset.safetensors', 'seen.txt', '.adding'
 USUAL = dict(per_class=10, method='herding')
 CHEAP = dict.fromkeys(('herding','kernel-herding','k-center'), dict(features='pixels', select_runs=1)) # no network is trained to choose
@@ -218,7 +218,7 @@ def commit(m:Memory, folder) -> Path: # of the new state
     finally: shutil.rmtree(tmp, ignore_errors=True)
     return to
 
-# %% ../nbs/870_memory.ipynb #042b3f45
+# %% ../nbs/870_memory.ipynb #1c9c2571
 def recall(folder, **asked) -> Memory: # asked: budget, method, per_class, options, as in `Memory`; None: as it was, at first `USUAL`
     "The last state in a folder, or a memory without one"
     at = states(folder)
@@ -233,7 +233,7 @@ def recall(folder, **asked) -> Memory: # asked: budget, method, per_class, optio
     if now['method'] in CHEAP: now['options'] = CHEAP[now['method']] | now['options']
     return Memory(**now, **(dict(coreset=S, seen=read_prints(at[-1]/PRINTS), history=tuple(S.meta['history'])) if at else {}))
 
-# %% ../nbs/870_memory.ipynb #c015c6da
+# %% ../nbs/870_memory.ipynb #903a1029
 def remember(data:Data, into, # the memory's folder
              seed:int=0, refresh:bool=False, device='auto', progress:bool=True, # as in `added` and `distill`
              **asked) -> tuple: # asked: as in `recall`; (memory, folder of its last state)

@@ -5,14 +5,10 @@
 # %% auto #0
 __all__ = ['TRAINING', 'networks_of', 'spelt_out', 'score', 'in_order_of_score', 'ranks', 'spearman', 'regret', 'interval']
 
-# %% ../nbs/876_rank.ipynb #c587f384
-import time
-from functools import partial
+# %% ../nbs/876_rank.ipynb #92e74b3f
+import time, tomllib
 from itertools import product
 from pathlib import Path
-
-try: import tomllib
-except ModuleNotFoundError: import tomli as tomllib # Python 3.10
 
 import torch
 from torch import Generator
@@ -26,7 +22,7 @@ from .networks import network
 from .options import options_of
 from .progress import bar
 
-# %% ../nbs/876_rank.ipynb #1b049506
+# %% ../nbs/876_rank.ipynb #0a66c528
 TRAINING = {k for k in options_of(students)} - {'runs','seed','at_once','tick'} # options of a student's training
 
 def networks_of(file) -> list: # TOML: of dicts with `net` and options of training
@@ -50,7 +46,7 @@ def spelt_out(t:dict) -> list: # t: a table; lists of values
         return dict(net=of['net'] + ':'*bool(spec) + spec) | {k:v for k,v in of.items() if k in TRAINING}
     return [one(dict(zip(many, values))) for values in product(*many.values())]
 
-# %% ../nbs/876_rank.ipynb #79cee0d0
+# %% ../nbs/876_rank.ipynb #0401774f
 def score(S:Coreset, # what to train on
           data:Data, candidate:dict, protocol:str='quick', runs:int=2, part:str='held', seed:int=0) -> dict:
     "One candidate: how good, how long"
@@ -79,7 +75,7 @@ def in_order_of_score(S:Coreset, data:Data, some:list, # of candidates
             rows.append(score(S, data, c, protocol, runs, part, seed)); b.update(1)
     return sorted(rows, key=lambda r: -r['accuracy'])
 
-# %% ../nbs/876_rank.ipynb #50f7ce96
+# %% ../nbs/876_rank.ipynb #063efd2b
 def ranks(v) -> torch.Tensor: # numbers (n,) -> ranks, equal ones share theirs
     "Ranks from 0"
     v = torch.as_tensor(v, dtype=torch.float64)

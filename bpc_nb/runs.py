@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['TENSORS', 'LOOKS', 'HOW', 'save_state', 'load_state', 'renamed', 'looks', 'keep_look', 'forget', 'note', 'how',
-           'free_for', 'ended', 'begin']
+           'free_for', 'ended', 'begin', 'held']
 
 # %% ../nbs/405_runs.ipynb #509ef061
-import json, math, tempfile
+import json, math, os, tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -20,6 +21,8 @@ from .auto import FORMATS, unformatted
 from .core import Coreset, write_atomic
 from .learn import State, one_each
 from .ranks import restarts, world
+try: import fcntl
+except ImportError: fcntl = None # no locks where there are none
 
 # %% ../nbs/405_runs.ipynb #b278dd02
 TENSORS = 'leaves', 'moments', 'mean', 'best' # dicts of tensors in a state
@@ -129,3 +132,20 @@ def begin(out:Path, head:dict, # what was asked for
     write_atomic(path, lambda tmp: Path(tmp).write_text(json.dumps(head, indent=1)))
     if not (resume and checkpoint.exists()): forget(out)
     return resume and checkpoint.exists()
+
+# %% ../nbs/405_runs.ipynb #4050e1d1
+@contextmanager
+def held(path, # a file that will be there for as long
+         wait:bool=False, # wait for whoever has it
+        ): # gives whether we have it
+    "Hold a lock among the processes of a machine"
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    f = open(path, 'w')
+    try:
+        if fcntl: fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        there = os.path.exists(path) and os.path.samestat(os.fstat(f.fileno()), os.stat(path)) # else its last owner has just removed it
+    except (BlockingIOError, FileNotFoundError): there = False
+    try: yield there
+    finally:
+        if there: Path(path).unlink(missing_ok=True)
+        f.close()

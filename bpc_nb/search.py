@@ -13,11 +13,12 @@ from statistics import mean
 
 from .core import cache_folder, provenance, registry, write_atomic
 from .distill import distill
-from .grid import (CELL, add, afresh, bare, cell_data, cell_options, cells, combinations, done, each, held, key, lines, named, own,
+from .grid import (CELL, add, afresh, bare, cell_data, cell_options, cells, combinations, done, each, key, lines, named, own,
                          ready_data, runs_of, settle, until)
 from .images import NAMED, TEXTS
 from .options import whole
 from .ranks import auto, dealt, once, rank
+from .runs import held
 
 # %% ../nbs/955_search.ipynb #acbf3917
 REPEATS, TEST = ('seed','fold'), ('protocol','runs')

@@ -25,12 +25,12 @@ SETTINGS = dict( # network, images of a class, students' protocol, options of th
         cd=dict(steps=200, every=100, lr=10., alpha=.2, T=5, k_max=10, width=.6, experts=dict(n=5, epochs=15)),
         fkl=dict(steps=200, every=100, experts=dict(n=5, epochs=15)),
         **{'positive-only': dict(steps=200, every=100, lr=1., T=5, experts=dict(n=5, epochs=15))},
-        mnemonics=dict(experts=dict(n=5, epochs=15)), frepo=dict(steps=300, every=100))),
+        mnemonics=dict(T=15, experts=dict(n=5, epochs=15)), frepo=dict(steps=300, every=100))),
     **{name:('convnet:width=32', 10, 'dc', dict(
         cd=dict(steps=120, every=60, lr=20., alpha=.1, L=20, T=2, k_max=1, width=.5, pairs=2, experts=SHORT) | FEW,
         fkl=dict(steps=120, every=60, lr=20., alpha=.1, L=20, T=2, k_max=1, experts=SHORT) | FEW,
         **{'positive-only': dict(steps=120, every=60, lr=20., T=2, k_max=1, width=.3, pairs=2, experts=SHORT) | FEW},
-        mnemonics=dict(steps=150, every=75, experts=dict(n=1, epochs=2, batch=128)) | FEW,
+        mnemonics=dict(T=2, steps=150, every=75, experts=dict(n=1, epochs=2, batch=128)) | FEW,
         frepo=dict(steps=300, every=150, real=256, pool=0, average=.99) | FEW)) for name in ('mnist','cifar10')})
 CHOSEN = {'random':{}, 'herding':dict(features='pixels'), 'k-center':dict(features='pixels')}
 

@@ -342,6 +342,7 @@ AS_JSON = dict( # command -> words that make it cheap
     whole='digits --net mlp:width=8 --protocol quick --epochs 1 --runs 1', tables='', zoo='', teacher='digits --net convnet:width=4,depth=2,norm=batch --experts epochs=1',
     relabel='s.safetensors --out labels.safetensors --net convnet:width=4,depth=2,norm=batch --experts epochs=1 --epochs 2', poison='digits --attacked 3 --target 8 --net mlp:width=8 --experts n=2,epochs=1 --steps 2 --ipc 1',
     inspect='s.safetensors --net mlp:width=8 --experts n=1,epochs=1', rekey='lines', bench='--quick --kinds students --contenders floor --repeats 1 --out b.jsonl',
+    remember='digits --per-class 2 --net mlp:width=8', rank='nets.toml --on s.safetensors --runs 1', audit='s.safetensors --net mlp:width=8 --runs 1 --protocol brief --passes 2000',
     scale='--quick --L 1 --steps 1 --out s.jsonl', demo='', doctor='', completion='')
 
 
@@ -354,6 +355,7 @@ def test_every_command_prints_one_json_document(command, bpc, monkeypatch):
     monkeypatch.setattr(explorer, 'served', lambda page, port, log: subprocess.Popen([sys.executable, '-c', '']))
     load_coreset('digits', ipc=1).save('s.safetensors')
     Path('two.toml').write_text('[[cells]]\nseed = [0, 1]\n' + CELL)
+    Path('nets.toml').write_text('[[networks]]\nnet = "mlp"\nwidth = [8, 9]\n')
     Path('lines').mkdir()
     if command == 'explore': assert bpc('distill', *AS_JSON['distill'].split(), '--out', 'runs/one')[0] == 0
     code, out, err = bpc(command, *AS_JSON[command].split(), '--json')

@@ -38,7 +38,7 @@ def test_grids_of_the_book_are_done(name, tmp_path, monkeypatch):
     assert (ROOT/'results'/f'{name}.jsonl').read_bytes() == before
 
 
-@pytest.mark.parametrize('path', sorted((ROOT/'results').glob('*.toml')), ids=lambda p: p.stem)
+@pytest.mark.parametrize('path', [p for p in sorted((ROOT/'results').glob('*.toml')) if '[[cells]]' in p.read_text()], ids=lambda p: p.stem)
 def test_cells_of_the_book_are_different_and_configured(path):
     cells = grid.cells(path)
     assert len({grid.key(c) for c in cells}) == len(cells) and all(c['config'] for c in cells)

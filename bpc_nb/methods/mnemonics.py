@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WAYS', 'RECIPES', 'METHODS', 'temporary', 'by_means', 'mnemonics']
 
-# %% ../../nbs/872_mnemonics.ipynb #26e95998
+# %% ../../nbs/872_mnemonics.ipynb #68b3e4b7
 from typing import Annotated, Callable
 
 import torch
@@ -19,23 +19,24 @@ from .frepo import regressors
 from ..options import Count, Positive, one_of
 from ..unroll import descent, path
 
-# %% ../../nbs/872_mnemonics.ipynb #928a3d51
+# %% ../../nbs/872_mnemonics.ipynb #d57ef3aa
 def temporary(E:Callable, theta:Tensor, S:Coreset, inner:int, rate:float) -> Tensor: # E: `(theta, coreset) -> scalar`; (P,)
     "A network after some steps on a coreset (Eq. 5)"
     half = torch.tensor(2*rate, dtype=theta.dtype, device=theta.device).log() # a step is half of alpha times the slope
     return path([descent(E, S)]*inner, theta, half, *learned(S).values())[-1]
 
-# %% ../../nbs/872_mnemonics.ipynb #fafce2ee
+# %% ../../nbs/872_mnemonics.ipynb #33f8dfed
 def by_means(f:Tensor, y:Tensor, K:int, of:Tensor, scale:float=10.) -> Tensor: # features (M,D), labels (M,), features (B,D) -> logits (B,K)
     "Which mean of a class has the smallest angle"
     means = torch.zeros(K, f.shape[1], dtype=f.dtype, device=f.device).index_add(0, y, f)
     return scale*F.normalize(of, dim=1)@F.normalize(means, dim=1).T
 
-# %% ../../nbs/872_mnemonics.ipynb #a850b82b
+# %% ../../nbs/872_mnemonics.ipynb #9773192c
 WAYS = 'bilevel', 'means'
 
 def mnemonics(task:Task, # network, data and experts
               way:Annotated[str, one_of(WAYS)]='bilevel', # the paper's; 'means': the released code's
+              T:Count=20, # epochs after which an expert is taken
               real:Count=256, # real images of the outer loss
               inner:Count=10, # steps of the temporary network; with 'means' there is none
               rate:Positive=.05, # size of these steps
@@ -45,9 +46,9 @@ def mnemonics(task:Task, # network, data and experts
     net, (x, y), K = task.net, task.data.train, task.data.K
     E, features = energy(net.apply), regressors(net, 'mnemonics')
     def drawn(S:Coreset, gen:Generator): # a trained network, real images and labels
-        i, last = torch.randint(len(some := task.experts.complete), (), generator=gen).item(), task.experts.index['epochs']
+        theta = task.experts.draw(gen, T, (0, 1))[1].to(S.x)
         j = torch.randint(len(y), (min(real, len(y)),), generator=gen, device=gen.device).cpu()
-        return task.experts.read(some[i], last).to(S.x), x[j].to(S.x), y[j].to(S.x.device)
+        return theta, x[j].to(S.x), y[j].to(S.x.device)
     def bilevel(S, gen):
         theta, rx, ry = drawn(S, gen)
         return E(temporary(task.energy, theta, S, inner, rate), Coreset(rx, ry))
@@ -57,11 +58,12 @@ def mnemonics(task:Task, # network, data and experts
         return F.cross_entropy(by_means(features(theta, S.x), S.y, K, of, scale), ry)
     return by_loss(dict(bilevel=bilevel, means=means)[way])
 
-# %% ../../nbs/872_mnemonics.ipynb #09b22f8c
+# %% ../../nbs/872_mnemonics.ipynb #398da4b1
 RECIPES = { # first guesses: none has been searched for
     (None, None): dict(start='herding', optimiser='adam', lr=.01, momentum=.9, average=0., steps=300, every=50),
     ('digits', None): dict(net='convnet:width=64,depth=2', experts=dict(n=10)), # as `cd`
-    **{(data, None): dict(select_runs=1, select_protocol='dc', experts=dict(n=2, epochs=5, batch=128)) for data in ('mnist','cifar10')},
+    **{(data, None): dict(select_runs=1, select_protocol='dc', T=5, experts=dict(n=2, epochs=5, batch=128))
+       for data in ('mnist','cifar10')},
 }
 
 METHODS = {'mnemonics': Method(mnemonics, RECIPES, without=SECOND)}
