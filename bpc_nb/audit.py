@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['LOSS', 'OUTSIDE', 'OTHERS', 'SPOILT', 'CSS', 'Answer', 'as_number', 'against', 'Judge', 'worst_class',
            'said_by_networks', 'held_in_file', 'elsewhere', 'shifted', 'when_spoilt', 'nearest_in_class', 'classes_of',
-           'near_training', 'auc', 'margins', 'membership', 'attack_scores', 'shadow_auc', 'halves', 'shadowed',
-           'squashed', 'everything', 'scores', 'origin_of', 'audited', 'shadow_answer', 'rows_of', 'uris', 'neighbours',
-           'page']
+           'near_training', 'auc', 'margins', 'membership', 'attack_scores', 'shadow_auc', 'attacked', 'halves',
+           'shadowed', 'squashed', 'everything', 'scores', 'origin_of', 'audited', 'shadow_answer', 'sound_shadows',
+           'rows_of', 'uris', 'neighbours', 'page']
 
-# %% ../nbs/878_audit.ipynb #1ed22281
+# %% ../nbs/878_audit.ipynb #1311fd74
 from html import escape
 from math import e, exp
 from typing import NamedTuple
@@ -29,7 +29,7 @@ from .progress import bar
 from .show import as_png, uri
 from .spaces import space_of
 
-# %% ../nbs/878_audit.ipynb #dacaaced
+# %% ../nbs/878_audit.ipynb #b53b5b23
 class Answer(NamedTuple):
     "One line of an audit"
     part: str
@@ -45,7 +45,7 @@ def against(part:str, what:str, value:float, control:float, says:str='', less:bo
     "An answer that is red where the control is not beaten"
     return Answer(part, what, value, control, not (value < control if less else value > control), says)
 
-# %% ../nbs/878_audit.ipynb #ff1e9dee
+# %% ../nbs/878_audit.ipynb #dfd00961
 class Judge(NamedTuple):
     "Who answers: students of one kind, and the test images that they are asked about"
     data: Data
@@ -69,7 +69,7 @@ class Judge(NamedTuple):
         net, seen = net or self.net, examples_of(S, self.device)
         return torch.stack([predict(net, t, x.to(self.device), net.stats(t, seen.x)) for t in self.students(S, net, **options)]).cpu()
 
-# %% ../nbs/878_audit.ipynb #086b3984
+# %% ../nbs/878_audit.ipynb #c8208932
 def worst_class(p:Tensor, y:Tensor, K:int) -> tuple: # probabilities (N,K) -> (accuracy, number)
     "The class that is recognised least"
     each = [(p[y==k].argmax(1)==k).double().mean().item() if (y==k).any() else 1. for k in range(K)]
@@ -88,7 +88,7 @@ def said_by_networks(S:Coreset, real:Coreset, j:Judge) -> list: # real: the cont
             against('calibration', 'NLL', nll(p, y), nll(r, y), less=True),
             against('calibration', 'ECE', ece(p, y), ece(r, y), 'of the ensemble, fifteen bins', less=True)]
 
-# %% ../nbs/878_audit.ipynb #13d2d094
+# %% ../nbs/878_audit.ipynb #8c4253fd
 LOSS, OUTSIDE = .01, .01 # more than this is red: accuracy lost by 8 bits, share of pixel values that no display can show
 
 def held_in_file(S:Coreset, j:Judge) -> list:
@@ -104,7 +104,7 @@ def held_in_file(S:Coreset, j:Judge) -> list:
     return [size, Answer('file', 'pixel values out of range', out, None, out > OUTSIDE, 'an 8-bit file cuts them off'),
             Answer('file', 'accuracy lost by 8 bits', lost, None, lost > LOSS, f'red above {LOSS:g}')]
 
-# %% ../nbs/878_audit.ipynb #05516002
+# %% ../nbs/878_audit.ipynb #94482fe7
 OTHERS, SPOILT = ('mlp', 'convnet:width=32', 'lenet'), ('gaussian_noise', 'defocus_blur', 'brightness', 'contrast', 'elastic_transform')
 
 def elsewhere(S:Coreset, real:Coreset, j:Judge, nets=OTHERS) -> list:
@@ -128,7 +128,7 @@ def when_spoilt(S:Coreset, real:Coreset, j:Judge) -> list:
     P, R = (j.probs(s, x).mean(0).split(len(data.test.y)) for s in (S, real))
     return [against('shift', k.replace('_', ' '), accuracy(p, s.y), accuracy(r, s.y)) for (k,s),p,r in zip(kinds.items(), P, R)]
 
-# %% ../nbs/878_audit.ipynb #68ec9410
+# %% ../nbs/878_audit.ipynb #bd30596a
 def nearest_in_class(a:Tensor, ya:Tensor, # examples (M,...) and labels
                      b:Tensor, yb:Tensor) -> tuple: # the same of others (N,...); (distances (M,), which)
     "The nearest example of the same class, by root mean square"
@@ -147,13 +147,13 @@ def near_training(S:Coreset, data:Data) -> tuple: # (answers, which training ima
     inv, shown = data.transform.inverse, S.examples()
     d, i = nearest_in_class(inv(shown.x), classes_of(shown), inv(data.train.x), data.train.y)
     held = nearest_in_class(inv(data.held.x), data.held.y, inv(data.train.x), data.train.y)[0]
-    low = held.quantile(.01).item() if len(held) else 0.
-    n = int((d < low).sum())
-    usual = held.median().item() if len(held) else None
-    return [Answer('privacy', 'nearest training image', d.median().item(), usual, False, 'median distance; control: held-out images'),
+    if not len(held): return [Answer('privacy', 'copies', 'not tried', None, False, 'nothing is held out to compare with')], i
+    n = int((d <= held.quantile(.01)).sum())
+    usual, says = held.median().item(), 'median distance; control: held-out images'
+    return [Answer('privacy', 'nearest training image', d.median().item(), usual, False, says),
             Answer('privacy', 'copies', n, None, n > 0, f'of {len(d)} examples, nearer than 99 in 100 held-out images are')], i
 
-# %% ../nbs/878_audit.ipynb #2d6c637a
+# %% ../nbs/878_audit.ipynb #33beb9ec
 def auc(inside:Tensor, outside:Tensor) -> float: # scores (n,), (m,)
     "Chance that one from inside has the larger score; ties count half"
     o = outside.sort().values
@@ -167,30 +167,34 @@ def margins(p:Tensor, y:Tensor) -> Tensor: # probabilities (...,N,K), labels (N,
 
 def membership(S:Coreset, real:Coreset, j:Judge, n:int=2000) -> list:
     "How well its students' margins tell training images from test images"
-    train, test = (Split(s.x[:n], s.y[:n]) for s in (j.data.train, j.data.test))
+    def some(s): return Split(*(t[torch.randperm(len(s.y), generator=stream(j.seed, 'members'))[:n]] for t in s))
+    train, test = some(j.data.train), some(j.data.test)
     m, o = len(train.y), len(test.y)
     def of(s): return auc(*(margins(j.probs(s, t.x).mean(0), t.y) for t in (train, test)))
     value, control, error = of(S), of(real), ((m + o + 1)/(12*m*o))**.5
     return [Answer('privacy', 'membership, AUC', value, control, value > max(.5, control) + 3*error,
-                   f'.5 is a coin, standard error {error:.3f}; red above three of them')]
+                   f'.5 is a coin, standard error {error:.3f}; red where it is three of them above both .5 and the control')]
 
-# %% ../nbs/878_audit.ipynb #b53e80b3
+# %% ../nbs/878_audit.ipynb #b9adb03a
 def attack_scores(M:Tensor, inside:Tensor, r:int) -> Tensor: # margins (R,N), was n in run r's half (R,N), the run -> (N,)
     "Log likelihood ratio of a run's margins: with the image against without it, by all other runs"
     others = torch.arange(len(M))!=r
     def of(which): # Gaussian by the other runs; one variance for all images, as there are few runs
-        n = which.sum(0).clamp(min=1)
-        mean = (M[others]*which).sum(0)/n
+        n, every = which.sum(0), M[others].mean(0) # of all runs, where none is of this kind
+        mean = torch.where(n > 0, (M[others]*which).sum(0)/n.clamp(min=1), every)
         return mean, (((M[others] - mean)**2*which).sum()/which.sum()).sqrt().clamp(min=1e-6)
     (a, s), (b, t) = of(inside[others]), of(~inside[others])
     return -(M[r] - a)**2/(2*s**2) - s.log() + (M[r] - b)**2/(2*t**2) + t.log()
 
 def shadow_auc(M:Tensor, inside:Tensor) -> float: # as in `attack_scores`
     "The attack's area, a mean over runs"
-    each = [attack_scores(M, inside, r) for r in range(len(M))]
-    return sum(auc(s[i], s[~i]) for s,i in zip(each, inside))/len(M)
+    return sum(attacked(M, inside))/len(M)
 
-# %% ../nbs/878_audit.ipynb #3da04bda
+def attacked(M:Tensor, inside:Tensor) -> list: # the area of each run
+    each = [attack_scores(M, inside, r) for r in range(len(M))]
+    return [auc(s[i], s[~i]) for s,i in zip(each, inside)]
+
+# %% ../nbs/878_audit.ipynb #c676eebc
 def halves(data:Data, seed:int, r:int) -> tuple: # (data with half of the training images, which (N,))
     "A random half of every class"
     inside = torch.zeros(len(data.train.y), dtype=torch.bool)
@@ -208,11 +212,10 @@ def shadowed(method:str, ipc:int, j:Judge, runs:int, progress:bool=True, **optio
             half, inside = halves(data, j.seed, r)
             S = distill(method, half, ipc, seed=j.seed + r, progress=False, **options)
             M.append(margins(j.probs(S, data.train.x).mean(0), data.train.y)); I.append(inside); b.update(1)
-    M, I = torch.stack(M), torch.stack(I)
-    each = torch.tensor([shadow_auc(M[some], I[some]) for some in torch.arange(runs).split(-(-runs//2))])
-    return shadow_auc(M, I), (each[0] - each[-1]).abs().item()/2
+    each = torch.tensor(attacked(torch.stack(M), torch.stack(I)))
+    return each.mean().item(), each.std().item()/runs**.5
 
-# %% ../nbs/878_audit.ipynb #087edcad
+# %% ../nbs/878_audit.ipynb #08cf166c
 def squashed(a:float) -> float: return (exp(a) - 1/e)/(e - 1/e) # from [-1,1] to [0,1]
 
 def everything(j:Judge, passes:int) -> float: # images that pass
@@ -224,7 +227,7 @@ def everything(j:Judge, passes:int) -> float: # images that pass
 def scores(S:Coreset, real:Coreset, j:Judge, whole:float) -> list: # whole: accuracy of all data
     "DD-Ranking's scores and their parts"
     x, y = j.data.test
-    def right(s, **o): return accuracy(j.probs(s, x, **o).mean(0), y)
+    def right(s, **o): return sum(accuracy(p, y) for p in j.probs(s, x, **o))/j.runs # of single students, as of all data
     aug, plain = dict(augment=SIAMESE if S.x.ndim==4 else ''), dict(augment='')
     hard = S._replace(y=classes_of(S), targets=False)
     same = real._replace(y=S.y, targets=S.targets) if label_kind(S)!='hard' and len(real.x)==len(S.x) else real
@@ -236,7 +239,7 @@ def scores(S:Coreset, real:Coreset, j:Judge, whole:float) -> list: # whole: accu
             Answer('scores', 'LRS', squashed(ior/2 - hlr/2), squashed((right(real) - whole)/2), False, f'0 to 1; {level:.2f} is level'),
             Answer('scores', 'ARS', squashed(with_/2 + without/2), level, with_ + without <= 0, ahead)]
 
-# %% ../nbs/878_audit.ipynb #dec1070e
+# %% ../nbs/878_audit.ipynb #e17e41b2
 def origin_of(S:Coreset, data:Data) -> list:
     "Where it comes from, as far as its file says"
     m = S.meta
@@ -247,12 +250,13 @@ def origin_of(S:Coreset, data:Data) -> list:
     return said + [Answer('provenance', 'made by', by, None, by=='not said', made.get('time', '')[:10]),
                    Answer('provenance', 'data are those it was made from', 'yes' if same else 'no', None, not same, 'by checksum')]
 
-# %% ../nbs/878_audit.ipynb #f74c17c0
+# %% ../nbs/878_audit.ipynb #f9314083
 def audited(S:Coreset, data:Data, net=None, runs:int=3, protocol:str='quick', images:int=2000, # test images
             passes:int=100_000, shadows:int=0, # images that pass in the training on all data; shadow runs of its method
             seed:int=0, device='cpu', progress:bool=True) -> dict: # answers, and which training images are nearest
     "All questions"
     S, data, net = matched(S, data, net)
+    if shadows: sound_shadows(S, shadows) # what is wrong is said first
     data = data._replace(test=Split(*(t[torch.randperm(len(data.test.y), generator=stream(seed, 'audit'))[:images]] for t in data.test)))
     j = Judge(data, accelerate(net), runs, protocol, seed, device, {})
     real, (near, which) = real_beside(S, data, -(-len(S.x)//data.K), stream(seed, 'control', 0)), near_training(S, data)
@@ -266,20 +270,24 @@ def audited(S:Coreset, data:Data, net=None, runs:int=3, protocol:str='quick', im
     return dict(net=net.name, data=data.name, protocol=protocol, runs=runs, test_images=len(data.test.y), examples=len(S.x), seed=seed,
                 red=[a.what for a in answers if a.red], answers=[a._asdict() for a in answers], nearest=which.tolist())
 
-# %% ../nbs/878_audit.ipynb #c2d5ea33
+# %% ../nbs/878_audit.ipynb #49787419
 def shadow_answer(S:Coreset, j:Judge, runs:int, progress:bool) -> list:
     "Membership by shadow runs of the method that a file names, with its options"
     if not runs: return []
+    method, ipc, options = sound_shadows(S, runs)
+    value, error = shadowed(method, ipc, j, runs, progress, **options)
+    says = f'{runs} runs of {method}, standard error {error:.3f}'
+    return [Answer('privacy', 'membership by shadow runs, AUC', value, .5, value > .5 + 3*error, says)]
+
+def sound_shadows(S:Coreset, runs:int) -> tuple: # (method, ipc, its options)
+    "What shadow runs take from a file, or one sentence"
     method, ipc = S.meta.get('method'), S.meta.get('ipc')
     if method not in registry() or not ipc:
         raise ValueError(f"shadows: the file says method {method!r}, which is not one of the book; leave shadows out")
-    if runs < 4: raise ValueError(f"shadows: found {runs}; at least 4 are needed to compare runs with an image and runs without it")
-    options = {k:v for k,v in S.meta.items() if k in known_to(registry()[method]) and k!='experts'}
-    value, error = shadowed(method, ipc, j, runs, progress, **options)
-    says = f'{runs} runs of {method}, half of them against the others differ by {2*error:.3f}'
-    return [Answer('privacy', 'membership by shadow runs, AUC', value, .5, value > .5 + 3*error, says)]
+    if runs < 16: raise ValueError(f"shadows: found {runs}; at least 16 are needed to compare runs with an image and runs without it")
+    return method, ipc, {k:v for k,v in S.meta.items() if k in known_to(registry()[method]) and k!='experts'}
 
-# %% ../nbs/878_audit.ipynb #6ed8b7e5
+# %% ../nbs/878_audit.ipynb #8edd67c2
 CSS = ('body{font:15px/1.5 system-ui,sans-serif;max-width:56em;margin:2em auto;padding:0 1em;color:#222}'
        'table{border-collapse:collapse;width:100%}td.n{font-variant-numeric:tabular-nums}'
        'td,th{text-align:left;padding:.25em .8em .25em 0;border-bottom:1px solid #ddd;vertical-align:top}'
@@ -292,7 +300,7 @@ def rows_of(answers) -> str: # of one part
         each = ('', a['what']), (n, as_number(a['value'])), (n, as_number(a['control'])), ('', a['says'])
         return ''.join(f'<td{c}>{escape(t)}</td>' for c,t in each)
     rows = ''.join(f"<tr{' class=red' if a['red'] else ''}>{cells(a)}</tr>" for a in answers)
-    return f'<table><tr><th>question<th>coreset<th>random real<th>how to read it</tr>{rows}</table>'
+    return f'<table><tr><th>question<th>coreset<th>control<th>how to read it</tr>{rows}</table>'
 
 def uris(pixels:Tensor) -> list: return [uri(as_png(p)) for p in pixels] # (M,C,H,W) in [0,1]
 
@@ -304,7 +312,7 @@ def neighbours(S:Coreset, data:Data, which, most:int=30) -> str: # which: traini
     names = [data.classes[k] for k in classes_of(shown).tolist()]
     return ''.join(f'<figure><img src="{u}"><img src="{v}">{escape(n)}</figure>' for u,v,n in list(zip(a, b, names))[:most])
 
-# %% ../nbs/878_audit.ipynb #0859f3de
+# %% ../nbs/878_audit.ipynb #3d63a602
 def page(found:dict, # from `audited`
          S:Coreset, data:Data, title:str='coreset') -> str: # HTML
     "One page, red where a control is not beaten"

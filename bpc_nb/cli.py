@@ -695,9 +695,9 @@ def memory_data(source, into, given:dict, # what was typed; loses the options of
     if S is not None or not m.steps or {*DECISIVE} & {*given} or not without_recipe(method, source): return d, given
     return d, chosen(method, d, n, minutes, device).options | given
 
-def remembered(m, at) -> str: # memory, folder of its state
+def remembered(m, at, old:bool=False) -> str: # memory, folder of its state, whether nothing was new
     "What a memory holds, in lines for people"
-    last, n = m.history[-1]['new'], m.coreset.y.bincount(minlength=len(m.classes)).tolist()
+    last, n = {} if old else m.history[-1]['new'], m.coreset.y.bincount(minlength=len(m.classes)).tolist()
     rows = [(c, len(m.seen[c]), last.get(c, 0), k) for c,k in zip(m.classes, n)]
     size = m.coreset.x[0].numel()*len(m.coreset.x)
     return '\n'.join([table(rows, ('class', 'seen', 'new', 'kept')),
@@ -722,7 +722,8 @@ def bpc_remember(data:str, # a data set's name, a folder of class folders, a .pa
     d, options = memory_data(data, into, given, before.method, before.per_class or 1, minutes, device)
     try: m, at = remember(d, into, seed, refresh, device, not json, budget=budget, method=method, per_class=per_class, options=options)
     except KeyboardInterrupt: raise KeyboardInterrupt(f"stopped; the memory in {into} is as it was, and the same command goes on") from None
-    if not json: return ('nothing new\n' if len(m.history)==len(before.history) else '') + remembered(m, at)
+    old = len(m.history)==len(before.history)
+    if not json: return 'nothing new\n'*old + remembered(m, at, old)
     return dict(coreset=str(at/STATE), classes=[*m.classes], seen={k:len(v) for k,v in m.seen.items()}, history=[*m.history])
 
 # %% ../nbs/970_cli.ipynb #a1c0de05
@@ -754,6 +755,8 @@ def bpc_audit(file, # a coreset, from wherever it comes
               json:bool=False, # print one JSON object
               **given):
     "Ask of a coreset what a careful user asks: one page, red where random real images are as good"
+    if out and Path(out).suffix=='.json':
+        raise ValueError(f"out: {out} is the name of the JSON file beside the page; name the page, as {Path(out).with_suffix('.html')}")
     S, how = Coreset.load(file), {k:given.pop(k) for k in options(audited) if k in given}
     d = data_of(S, data, given)
     found = audited(S, d, net, device=auto(device), progress=not json, **how)
@@ -763,7 +766,7 @@ def bpc_audit(file, # a coreset, from wherever it comes
     write_atomic(out.with_suffix('.json'), lambda tmp: Path(tmp).write_text(text))
     if json: return found
     rows = [('red' if a['red'] else '', a['part'], a['what'], as_number(a['value']), as_number(a['control'])) for a in found['answers']]
-    return table(rows, ('', 'part', 'question', 'coreset', 'random real')) + f"\n{len(found['red'])} of {len(rows)} answers are red\n{out}"
+    return table(rows, ('', 'part', 'question', 'coreset', 'control')) + f"\n{len(found['red'])} of {len(rows)} answers are red\n{out}"
 
 # %% ../nbs/970_cli.ipynb #7459798f
 def bpc_zoo(data:str=None, # print the card of one, else list all

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['arrivals', 'answers_kept', 'go_on', 'lost_since']
 
-# %% ../nbs/874_later.ipynb #f6a551a1
+# %% ../nbs/874_later.ipynb #adb2affb
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
@@ -14,7 +14,7 @@ from .core import stream
 from .data import Data, Split
 from .networks import Network
 
-# %% ../nbs/874_later.ipynb #6a5e8a51
+# %% ../nbs/874_later.ipynb #ef0da46b
 def arrivals(data:Data, stages:int=5, order:int=0, # as many classes in each stage; number of the order, 0 to 4 in the tables
             ) -> list: # of tuples of names
     "Which classes come when"
@@ -23,7 +23,7 @@ def arrivals(data:Data, stages:int=5, order:int=0, # as many classes in each sta
     n = data.K//stages
     return [tuple(names[i*n:(i+1)*n]) for i in range(stages)]
 
-# %% ../nbs/874_later.ipynb #2db97add
+# %% ../nbs/874_later.ipynb #03ad8f4e
 def answers_kept(now:Tensor, before:Tensor, tau:float=2.) -> Tensor: # logits (B,K0) of two networks; a number
     "How far softened answers have moved"
     return tau**2*F.kl_div((now/tau).log_softmax(1), (before/tau).log_softmax(1), reduction='batchmean', log_target=True)
@@ -51,7 +51,7 @@ def go_on(net:Network, theta:Tensor, # the network of the last stage, (P,)
         theta = at.detach() - lr*v
     return theta
 
-# %% ../nbs/874_later.ipynb #ea8a32b5
+# %% ../nbs/874_later.ipynb #63b23f99
 def lost_since(accuracies:list) -> float: # of each stage a list: accuracy on every group that has come, the first first
     "What the groups have lost since they came"
     last = accuracies[-1]

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['STATE', 'PRINTS', 'ADDING', 'USUAL', 'CHEAP', 'fingerprints', 'unseen', 'not_renamed', 'by_name', 'only', 'Memory',
-           'places', 'replayed', 'fill', 'pool', 'mixed_in', 'in_space', 'put_together', 'for_memory', 'shrunk',
-           'added', 'states', 'read_prints', 'commit', 'recall', 'remember']
+           'places', 'replayed', 'fill', 'pool', 'mixed_in', 'in_space', 'put_together', 'for_memory', 'asked_of',
+           'reset', 'added', 'states', 'read_prints', 'commit', 'recall', 'remember']
 
-# %% ../nbs/870_memory.ipynb #7665fc91
+# %% ../nbs/870_memory.ipynb #4fb54e94
 import hashlib, os, shutil, tempfile, time
 from pathlib import Path
 from typing import NamedTuple
@@ -21,11 +21,12 @@ from .distill import distill
 from .runs import held
 from .spaces import preview
 
-# %% ../nbs/870_memory.ipynb #f680aff0
+# %% ../nbs/870_memory.ipynb #f8f3bb7e
 def fingerprints(x:Tensor, transform) -> list: # x: in the model's space -> hexadecimal, one for each
     "Eight bytes of each example that are hardly those of another"
-    pixels = (transform.inverse(x)*255).round().to(torch.int32).cpu().numpy()
-    return [hashlib.blake2b(p.tobytes(), digest_size=8).hexdigest() for p in pixels]
+    plain = transform.inverse(x).cpu()
+    if x.ndim==4: plain = (plain*255).round().to(torch.int32) # the same picture, whatever it was normalised with
+    return [hashlib.blake2b(p.tobytes(), digest_size=8).hexdigest() for p in plain.float().numpy()]
 
 def unseen(data:Data, seen:dict, # class -> set of fingerprints
           ) -> dict: # class -> (fingerprints, {part: which examples})
@@ -43,11 +44,11 @@ def unseen(data:Data, seen:dict, # class -> set of fingerprints
 def not_renamed(name:str, prints:list, seen:dict): # of what is new under that name
     "One sentence for a class that has come before under another name"
     for other,old in seen.items():
-        if other!=name and prints and (n := sum(p in old for p in prints)) > len(prints)/2:
+        if other!=name and (n := sum(p in old for p in prints)) > max(2, len(prints)/2): # one or two may lie in both
             raise ValueError(f"classes: {n} of the {len(prints)} new images of class {name!r} were added as class {other!r} before; "
                              f"call them {other!r}, or leave them out")
 
-# %% ../nbs/870_memory.ipynb #02087e06
+# %% ../nbs/870_memory.ipynb #87160ac8
 def by_name(names) -> tuple:
     "Names in order; whole numbers by their value"
     names = {*names}
@@ -66,7 +67,7 @@ def only(data:Data, names, # of the classes to keep
     return data._replace(train=part(data.train), held=part(data.held), test=part(data.test), classes=kept,
                          meta=data.meta | dict(checksum=check))
 
-# %% ../nbs/870_memory.ipynb #3c65860d
+# %% ../nbs/870_memory.ipynb #dc541cd1
 class Memory(NamedTuple):
     "What is kept of data that are gone"
     budget:int|None = None       # images in all, shared by the classes; None: `per_class` decides
@@ -96,7 +97,7 @@ def replayed(m:Memory) -> Coreset:
     if m.coreset is None: raise ValueError("memory: nothing was added yet, so there is nothing to replay; call add(data) first")
     return m.coreset
 
-# %% ../nbs/870_memory.ipynb #d9bb911d
+# %% ../nbs/870_memory.ipynb #db3aaa42
 def fill(i:list, n:int) -> list: return (i*-(-n//max(1, len(i))))[:max(n, len(i))] # repeated until there are n
 
 def pool(old:Coreset|None, # with its classes
@@ -127,7 +128,7 @@ def mixed_in(kept:Tensor, fresh:Tensor, share:float, gen) -> Tensor: # (m,...), 
     out = torch.randperm(m, generator=gen)[:n]
     return kept.index_copy(0, out, fresh[torch.randperm(len(fresh), generator=gen)[:n]])
 
-# %% ../nbs/870_memory.ipynb #b7b4e25b
+# %% ../nbs/870_memory.ipynb #281538f1
 def in_space(m:Memory, data:Data) -> Data:
     "Data in the space of what is stored, whatever their classes"
     if m.coreset is None: return data
@@ -144,31 +145,33 @@ def put_together(m:Memory, S:Coreset, new:dict, # S: of the pool, from the metho
         kept = old.x[old.y==old.classes.index(name)][:n]
         if name not in new: return fresh[:n] if refresh else kept
         before, more = len(m.seen[name]), len(new[name][0])
-        return mixed_in(kept, fresh, more/(before+more), gen)
+        return torch.cat([mixed_in(kept, fresh, more/(before+more), gen), fresh[:n - len(kept)]]) # more places go to the new
     xs = [of(k, name) for k,name in enumerate(S.classes)]
     return S._replace(x=torch.cat(xs), y=torch.arange(len(xs)).repeat_interleave(torch.tensor([len(x) for x in xs])))
 
-# %% ../nbs/870_memory.ipynb #7ed9000f
+# %% ../nbs/870_memory.ipynb #891121ee
 def for_memory(S:Coreset) -> Coreset:
     "Images of single classes, or one sentence; a learned label is read as its largest class"
     if S.w is not None or S.steps is not None or S.decode!='identity':
         raise ValueError("method: its coreset has weights, step sizes or a decoder, which belong to all its images together; "
                          "a memory keeps images of single classes, so take another method")
     y = S.y.argmax(1) if S.y.is_floating_point() else S.y
-    if (y.bincount(minlength=len(S.classes))==0).any():
-        raise ValueError("method: its learned labels leave a class without an image; take labels='hard'")
+    if y.bincount(minlength=len(S.classes)).min() < S.meta['ipc']:
+        raise ValueError("method: its learned labels leave a class fewer images than its places; take labels='hard'")
     return S._replace(y=y, targets=False)
 
-def shrunk(m:Memory, n:int) -> Memory: # n: places of a class
-    "The first images of each class, where there are fewer places than before; else the same memory"
+def asked_of(m:Memory) -> dict: return dict(budget=m.budget, per_class=m.per_class, method=m.method, options=m.options)
+
+def reset(m:Memory, n:int) -> Memory: # n: places of a class
+    "Nothing is new: the first images of each class where there are fewer places, and what is asked from now on; or the same memory"
     S = m.coreset
-    if n >= S.meta['ipc']: return m
+    if S.meta['memory']==asked_of(m): return m
     i = torch.cat([(S.y==k).nonzero().squeeze(1)[:n] for k in range(len(S.classes))])
     history = (*m.history, dict(new={}, places=n, method=m.method, time=time.strftime('%Y-%m-%dT%H:%M:%S')))
-    asked = S.meta['memory'] | dict(budget=m.budget, per_class=m.per_class)
-    return m._replace(coreset=S._replace(x=S.x[i], y=S.y[i], meta=S.meta | dict(ipc=n, memory=asked, history=[*history])), history=history)
+    meta = S.meta | dict(ipc=n, memory=asked_of(m), history=[*history])
+    return m._replace(coreset=S._replace(x=S.x[i], y=S.y[i], meta=meta), history=history)
 
-# %% ../nbs/870_memory.ipynb #59b74c3e
+# %% ../nbs/870_memory.ipynb #dd60328c
 def added(m:Memory, data:Data, seed:int=0, # of choice and learning
           out=None, # folder of the method's run, so that it can go on; None: a temporary one
           refresh:bool=False, # learn the images of old classes without news again, from themselves
@@ -176,7 +179,7 @@ def added(m:Memory, data:Data, seed:int=0, # of choice and learning
     "A memory with more in it; the same one if nothing is new"
     data, start = in_space(m, data), time.time()
     new = unseen(data, m.seen)
-    if not new: return shrunk(m, places(m, len(m.classes)))
+    if not new: return reset(m, places(m, len(m.classes)))
     if len({*m.classes, *new}) < 2: raise ValueError(f"data: all images are of one class, {[*new][0]!r}; begin with two classes or more")
     n = places(m, len({*m.classes, *new}))
     fresh = pool(m.coreset, data, new, n)
@@ -186,12 +189,11 @@ def added(m:Memory, data:Data, seed:int=0, # of choice and learning
                 seconds=round(time.time() - start, 1), time=time.strftime('%Y-%m-%dT%H:%M:%S'))
     history = (*m.history, note)
     S = put_together(m, S, new, n, seed, refresh)
-    asked = dict(budget=m.budget, per_class=m.per_class, method=m.method, options=m.options)
-    S = S._replace(meta=S.meta | dict(method=m.method, ipc=n, memory=asked, history=[*history]))
+    S = S._replace(meta=S.meta | dict(method=m.method, ipc=n, memory=asked_of(m), history=[*history]))
     seen = m.seen | {k:m.seen.get(k, frozenset()) | {*p} for k,(p,_) in new.items()}
     return m._replace(coreset=S, seen=seen, history=history)
 
-# %% ../nbs/870_memory.ipynb #75d7b26f
+# %% ../nbs/870_memory.ipynb #1d0266f3
 STATE, PRINTS, ADDING = 'coreset.safetensors', 'seen.txt', '.adding'
 USUAL = dict(per_class=10, method='herding')
 CHEAP = dict.fromkeys(('herding','kernel-herding','k-center'), dict(features='pixels', select_runs=1)) # no network is trained to choose
@@ -218,7 +220,7 @@ def commit(m:Memory, folder) -> Path: # of the new state
     finally: shutil.rmtree(tmp, ignore_errors=True)
     return to
 
-# %% ../nbs/870_memory.ipynb #1c9c2571
+# %% ../nbs/870_memory.ipynb #2a4e4d12
 def recall(folder, **asked) -> Memory: # asked: budget, method, per_class, options, as in `Memory`; None: as it was, at first `USUAL`
     "The last state in a folder, or a memory without one"
     at = states(folder)
@@ -233,7 +235,7 @@ def recall(folder, **asked) -> Memory: # asked: budget, method, per_class, optio
     if now['method'] in CHEAP: now['options'] = CHEAP[now['method']] | now['options']
     return Memory(**now, **(dict(coreset=S, seen=read_prints(at[-1]/PRINTS), history=tuple(S.meta['history'])) if at else {}))
 
-# %% ../nbs/870_memory.ipynb #903a1029
+# %% ../nbs/870_memory.ipynb #a52112a9
 def remember(data:Data, into, # the memory's folder
              seed:int=0, refresh:bool=False, device='auto', progress:bool=True, # as in `added` and `distill`
              **asked) -> tuple: # asked: as in `recall`; (memory, folder of its last state)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TRAINING', 'networks_of', 'spelt_out', 'score', 'in_order_of_score', 'ranks', 'spearman', 'regret', 'interval']
 
-# %% ../nbs/876_rank.ipynb #92e74b3f
+# %% ../nbs/876_rank.ipynb #6c275022
 import time, tomllib
 from itertools import product
 from pathlib import Path
@@ -22,7 +22,7 @@ from .networks import network
 from .options import options_of
 from .progress import bar
 
-# %% ../nbs/876_rank.ipynb #0a66c528
+# %% ../nbs/876_rank.ipynb #6c8ae19c
 TRAINING = {k for k in options_of(students)} - {'runs','seed','at_once','tick'} # options of a student's training
 
 def networks_of(file) -> list: # TOML: of dicts with `net` and options of training
@@ -30,12 +30,15 @@ def networks_of(file) -> list: # TOML: of dicts with `net` and options of traini
     try: tables = tomllib.loads(Path(file).read_text(encoding='utf-8')).get('networks')
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
         raise ValueError(f"file: {file} is not a readable TOML file ({e})") from None
+    if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables): tables = None
     if not tables: raise ValueError(f'file: {file} names no network; it needs a table [[networks]] with net = "convnet" and its options, '
                                     'as lists where there are several')
     some = [c for t in tables for c in spelt_out(dict(net='convnet') | t)]
     for c in some:
-        for k in ('lr','epochs','batch'):
-            if not isinstance(v := c.get(k, 1), (int, float)) or v <= 0: raise ValueError(f"{k}: found {v!r}; expected a number above 0")
+        for k,kind in dict(lr=(int, float), epochs=int, batch=int).items():
+            if not isinstance(v := c.get(k, 1), kind) or v <= 0:
+                raise ValueError(f"{k}: found {v!r}; expected a {'whole '*(kind is int)}number above 0")
+    if not some: raise ValueError(f'file: {file} names no network; one of its lists is empty')
     return some
 
 def spelt_out(t:dict) -> list: # t: a table; lists of values
@@ -43,19 +46,20 @@ def spelt_out(t:dict) -> list: # t: a table; lists of values
     many = {k:v if isinstance(v, list) else [v] for k,v in t.items()}
     def one(of):
         spec = ','.join(f'{k}={v}' for k,v in of.items() if k!='net' and k not in TRAINING)
-        return dict(net=of['net'] + ':'*bool(spec) + spec) | {k:v for k,v in of.items() if k in TRAINING}
+        return dict(net=of['net'] + (',' if ':' in of['net'] else ':')*bool(spec) + spec) | {k:v for k,v in of.items() if k in TRAINING}
     return [one(dict(zip(many, values))) for values in product(*many.values())]
 
-# %% ../nbs/876_rank.ipynb #0401774f
+# %% ../nbs/876_rank.ipynb #e7b51bfe
 def score(S:Coreset, # what to train on
           data:Data, candidate:dict, protocol:str='quick', runs:int=2, part:str='held', seed:int=0) -> dict:
     "One candidate: how good, how long"
     began, options = time.perf_counter(), {k:v for k,v in candidate.items() if k!='net'}
     try:
         net = accelerate(network(candidate['net'], data.shape, data.K))
-        thetas = students(examples_of(S, 'cpu'), net, runs, seed=(seed, 'rank'), **PROTOCOLS[protocol] | options)
+        seen = examples_of(S, 'cpu')
+        thetas = students(seen, net, runs, seed=(seed, 'rank'), **PROTOCOLS[protocol] | options)
         x, y = getattr(data, part)
-        each = [accuracy(predict(net, t, x, net.stats(t, S.x)), y) for t in thetas]
+        each = [accuracy(predict(net, t, x, net.stats(t, seen.x)), y) for t in thetas]
         row = dict(accuracy=sum(each)/runs, runs=each, parameters=net.P)
     except (Diverged, ValueError) as e:
         if isinstance(e, ValueError) and 'needs images' not in str(e) and not isinstance(e, Diverged): raise
@@ -75,7 +79,7 @@ def in_order_of_score(S:Coreset, data:Data, some:list, # of candidates
             rows.append(score(S, data, c, protocol, runs, part, seed)); b.update(1)
     return sorted(rows, key=lambda r: -r['accuracy'])
 
-# %% ../nbs/876_rank.ipynb #063efd2b
+# %% ../nbs/876_rank.ipynb #6fc844c9
 def ranks(v) -> torch.Tensor: # numbers (n,) -> ranks, equal ones share theirs
     "Ranks from 0"
     v = torch.as_tensor(v, dtype=torch.float64)

@@ -139,7 +139,7 @@ def test_the_8_bit_figure_is_of_8_bit_images():
 
 
 # --- parts of the data ---------------------------------------------------------------------------------------------------------
-SHORT = {'fkl': dict(samples=2), 'rkl': dict(samples=2), 'dc': dict(inner=1), 'dsa': dict(inner=1), 'cafe': dict(most=1), 'cafe-dsa': dict(most=1),
+SHORT = {'mnemonics': dict(T=3), 'fkl': dict(samples=2), 'rkl': dict(samples=2), 'dc': dict(inner=1), 'dsa': dict(inner=1), 'cafe': dict(most=1), 'cafe-dsa': dict(most=1),
          'wasserstein': dict(L=2), 'exact': dict(net='logistic'), **dict.fromkeys(('sre2l', 'dwa'), dict(net='convnet:width=4,depth=1,norm=batch', experts=dict(n=1, epochs=3)))}
 
 @pytest.fixture

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WAYS', 'RECIPES', 'METHODS', 'temporary', 'by_means', 'mnemonics']
 
-# %% ../../nbs/872_mnemonics.ipynb #68b3e4b7
+# %% ../../nbs/872_mnemonics.ipynb #497f7aed
 from typing import Annotated, Callable
 
 import torch
@@ -19,19 +19,19 @@ from .frepo import regressors
 from ..options import Count, Positive, one_of
 from ..unroll import descent, path
 
-# %% ../../nbs/872_mnemonics.ipynb #d57ef3aa
+# %% ../../nbs/872_mnemonics.ipynb #6dfb5d8a
 def temporary(E:Callable, theta:Tensor, S:Coreset, inner:int, rate:float) -> Tensor: # E: `(theta, coreset) -> scalar`; (P,)
     "A network after some steps on a coreset (Eq. 5)"
     half = torch.tensor(2*rate, dtype=theta.dtype, device=theta.device).log() # a step is half of alpha times the slope
     return path([descent(E, S)]*inner, theta, half, *learned(S).values())[-1]
 
-# %% ../../nbs/872_mnemonics.ipynb #33f8dfed
+# %% ../../nbs/872_mnemonics.ipynb #e0471e96
 def by_means(f:Tensor, y:Tensor, K:int, of:Tensor, scale:float=10.) -> Tensor: # features (M,D), labels (M,), features (B,D) -> logits (B,K)
     "Which mean of a class has the smallest angle"
     means = torch.zeros(K, f.shape[1], dtype=f.dtype, device=f.device).index_add(0, y, f)
     return scale*F.normalize(of, dim=1)@F.normalize(means, dim=1).T
 
-# %% ../../nbs/872_mnemonics.ipynb #9773192c
+# %% ../../nbs/872_mnemonics.ipynb #c2df3fd5
 WAYS = 'bilevel', 'means'
 
 def mnemonics(task:Task, # network, data and experts
@@ -58,7 +58,7 @@ def mnemonics(task:Task, # network, data and experts
         return F.cross_entropy(by_means(features(theta, S.x), S.y, K, of, scale), ry)
     return by_loss(dict(bilevel=bilevel, means=means)[way])
 
-# %% ../../nbs/872_mnemonics.ipynb #398da4b1
+# %% ../../nbs/872_mnemonics.ipynb #8b56a62a
 RECIPES = { # first guesses: none has been searched for
     (None, None): dict(start='herding', optimiser='adam', lr=.01, momentum=.9, average=0., steps=300, every=50),
     ('digits', None): dict(net='convnet:width=64,depth=2', experts=dict(n=10)), # as `cd`
