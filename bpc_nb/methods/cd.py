@@ -76,7 +76,7 @@ RECIPES = { # chosen on held-out images
                            L=10,
                            alpha=.08,                # half the steps of the default at twice the size: the same length in half the time
                            experts=dict(n=10)),
-    ('digits', 1): dict(steps=600, T=5),
+    ('digits', 1): dict(steps=400, lr=10., alpha=.2, T=5, k_max=10, width=.6),
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5),
     ('mnist', None): dict(average=.98, every=200, select_runs=2, select_protocol='dc',
                           experts=dict(n=30, epochs=3, part=.1, batch=128)),
@@ -90,6 +90,7 @@ RECIPES = { # chosen on held-out images
                           experts=dict(n=8, epochs=6, part=.25, batch=128)),
 }
 POSITIVE = { # those of the control that have had a search of their own
+    ('digits', 1): dict(steps=400, lr=10., T=10, k_max=10, width=0.),
     ('cifar10', 1): dict(steps=300, lr=80., T=1, k_max=1, width=.3),
 }
 

@@ -110,9 +110,9 @@ def cd_nets(task:Task, # energy, network, data and experts
     return lambda S, gen: losses[torch.randint(len(losses), (), generator=gen, device=gen.device)](S, gen)
 
 # %% ../../nbs/480_variants.ipynb #c299a109
-def fewer(n:int, **o): return CD['digits', n] | o # moves in an outer step make fewer steps
+NOISELESS = without(CD, 'width') | {('digits', 1): dict(steps=600, T=5)} # the variants have no noise at both ends
+def fewer(n:int, **o): return NOISELESS['digits', n] | o # moves in an outer step make fewer steps
 
-NOISELESS = without(CD, 'width') # the variants have no noise at both ends
 METHODS = {
     'cd-both': Method(cd_both, NOISELESS), 'cd-labels': Method(cd_labels, NOISELESS, without=('labels','lr_labels')),
     'cd-matched': Method(cd_matched, NOISELESS, without=(*SECOND, 'scale')),
