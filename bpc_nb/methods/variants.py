@@ -16,7 +16,7 @@ from torch import Generator
 from ..core import Coreset
 from ..energy import contrast, learned
 from ..learn import SECOND, Learner, Method, Task, by_loss, soft_labels, staged, without
-from .cd import RECIPES as CD, cd
+from .cd import BEFORE, RECIPES as CD, cd
 from ..networks import cut, has_specs, network
 from ..options import Count, Natural, NonNegative, Positive, one_of
 from ..samplers.langevin import follow
@@ -110,7 +110,7 @@ def cd_nets(task:Task, # energy, network, data and experts
     return lambda S, gen: losses[torch.randint(len(losses), (), generator=gen, device=gen.device)](S, gen)
 
 # %% ../../nbs/480_variants.ipynb #c299a109
-NOISELESS = without(CD, 'width') | {('digits', 1): dict(steps=600, T=5)} # the variants have no noise at both ends
+NOISELESS = without(CD | BEFORE, 'width') # the variants have no noise at both ends
 def fewer(n:int, **o): return NOISELESS['digits', n] | o # moves in an outer step make fewer steps
 
 METHODS = {
