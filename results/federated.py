@@ -23,8 +23,7 @@ SHORT, FEW = dict(n=6, epochs=3, part=.1, batch=128), dict(select_runs=1, select
 CHOSEN = dict(random={}, herding=dict(features='pixels', select_runs=1))
 SETTINGS = dict( # network, students' protocol, seeds, rounds, epochs of a round, images a class, options of what is learned
     digits=('convnet:width=16,depth=2', 'quick', 5, 40, 5, (1, 5), dict(
-        dm=dict(steps=300, every=100), cd=dict(steps=200, every=100, lr=10., alpha=.2, T=5, k_max=10, width=.6, experts=dict(n=5, epochs=15)),
-        fkl=dict(steps=200, every=100, experts=dict(n=5, epochs=15)))),
+        dm=dict(steps=300, every=100), cd=dict(steps=200, every=100, lr=10., alpha=.2, T=5, k_max=10, width=.6, experts=dict(n=5, epochs=15)))),
     mnist=('convnet:width=16', 'dc', 3, 20, 1, (1, 10), dict(
         dm=dict(steps=200, every=100) | FEW,
         cd=dict(steps=120, every=60, lr=20., alpha=.1, L=20, T=2, k_max=1, width=.5, pairs=2, experts=SHORT) | FEW)))
