@@ -86,7 +86,7 @@ def used(use:dict) -> str: # of a card
 def red_of(card:dict) -> list: # lines: what an audit found, where there was one
     if not (a := card.get('audit')): return []
     red = ', '.join(a['red'])
-    return [f"Audit: {len(a['red'])} of {len(a['answers'])} answers are red, as a careful user should know" + (f': {red}' if red else ''), '']
+    return [f"Audit: {len(a['red'])} of {len(a['answers'])} answers are red" + (f': {red}' if red else ''), '']
 
 def described(card:dict) -> str:
     "A card, for people"

@@ -15,7 +15,7 @@ from bpc_nb.core import provenance
 from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
-from bpc_nb.federated import averaged, clients, image_bytes, union, weight_bytes
+from bpc_nb.federated import clients, federate, image_bytes, union, weight_bytes
 from bpc_nb.networks import network
 
 LINES, N, RATES = Path(__file__).parent/'federated.jsonl', 5, (.02, .05, .1)
@@ -48,7 +48,7 @@ if __name__=='__main__':
                 common = dict(data=name, clients=N, each=each, seed=seed, net=spec)
                 if ('weights', None) not in have:
                     began = time.process_time()
-                    runs = {lr:[*averaged(net, parts, data, rounds, seed, epochs, lr)] for lr in RATES}
+                    runs = {lr:[*federate(net, parts, data, rounds, seed, epochs, lr)] for lr in RATES}
                     lr = max(RATES, key=lambda lr: mean(right(net, t, data.held) for t in runs[lr][-3:]))
                     shown = [r for r in (1, 2, 5, 10, 20, 40) if r <= rounds]
                     add(common | dict(way='weights', ipc=None, lr=lr, epochs=epochs, seconds=round((time.process_time() - began)/len(RATES), 1),
