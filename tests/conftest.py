@@ -26,7 +26,7 @@ def kept(monkeypatch):
 
 SHORT = 'from bpc_nb.evaluate import PROTOCOLS; PROTOCOLS["quick"]["epochs"] = 12\n' # in other processes: students that are soon done
 NET = 'convnet:width=8,depth=2'
-TINY = f'--net {NET} --L 5 --select-runs 1 --steps 60 --every 10'.split()
+TINY = f'--net {NET} --L 5 --lr 1 --width 0 --select-runs 1 --steps 60 --every 10'.split()
 
 
 @pytest.fixture(scope='module')
