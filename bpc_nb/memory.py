@@ -119,7 +119,7 @@ def pool(old:Coreset|None, # with its classes
         return Split(torch.cat(xs), torch.arange(len(classes)).repeat_interleave(torch.tensor([len(x) for x in xs])))
     parts = {p:split(p) for p in ('train','held')}
     check = hashlib.sha256(b''.join(t.numpy().tobytes() for s in parts.values() for t in s)).hexdigest()
-    return data._replace(**parts, classes=classes, meta=data.meta | dict(checksum=check))
+    return data._replace(**parts, classes=classes, meta=data.meta | dict(checksum=check, stored=[c for c in classes if c not in new]))
 
 def mixed_in(kept:Tensor, fresh:Tensor, share:float, gen) -> Tensor: # (m,...), (m,...), part of the places for the new
     "Old examples of a class with some, at random, replaced by new ones; as many as `share` says on average"

@@ -1,6 +1,6 @@
 """Classes that arrive two at a time, remembered by every method: networks trained on the memory alone, and networks trained further beside it
 
-    python results/memory.py [digits mnist cifar10] [--methods random+cd]
+    python results/memory.py [digits mnist cifar10] [--methods random+cd] [--per-class N]
 
 Five orders of arrival, five stages each. A line is one stage of one order, method and way of training. What has a line in results/memory.jsonl is not
 computed again; an order that was not finished begins anew.
@@ -25,13 +25,14 @@ SETTINGS = dict( # network, images of a class, students' protocol, options of th
         cd=dict(steps=200, every=100, lr=10., alpha=.2, T=5, k_max=10, width=.6, experts=dict(n=5, epochs=15)),
         fkl=dict(steps=200, every=100, experts=dict(n=5, epochs=15)),
         **{'positive-only': dict(steps=200, every=100, lr=1., T=5, experts=dict(n=5, epochs=15))},
-        mnemonics=dict(T=15, experts=dict(n=5, epochs=15)), frepo=dict(steps=300, every=100))),
+        mnemonics=dict(T=15, experts=dict(n=5, epochs=15)), frepo=dict(steps=300, every=100), dm=dict(steps=300, every=300))),
     **{name:('convnet:width=32', 10, 'dc', dict(
         cd=dict(steps=120, every=60, lr=20., alpha=.1, L=20, T=2, k_max=1, width=.5, pairs=2, experts=SHORT) | FEW,
         fkl=dict(steps=120, every=60, lr=20., alpha=.1, L=20, T=2, k_max=1, experts=SHORT) | FEW,
         **{'positive-only': dict(steps=120, every=60, lr=20., T=2, k_max=1, width=.3, pairs=2, experts=SHORT) | FEW},
         mnemonics=dict(T=2, steps=150, every=75, experts=dict(n=1, epochs=2, batch=128)) | FEW,
-        frepo=dict(steps=300, every=150, real=256, pool=0, average=.99) | FEW)) for name in ('mnist','cifar10')})
+        frepo=dict(steps=300, every=150, real=256, pool=0, average=.99) | FEW,
+        dm=dict(steps=500, every=500, real=64) | FEW)) for name in ('mnist','cifar10')})
 CHOSEN = {'random':{}, 'herding':dict(features='pixels'), 'k-center':dict(features='pixels')}
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
@@ -42,9 +43,9 @@ def options_for(data:str, method:str) -> dict:
     own = CHOSEN[name] | dict(select_runs=1) if name in CHOSEN else learned[name]
     return own | dict(net=net) | (dict(way=way) if way else {})
 
-def run(name:str, method:str, order:int):
+def run(name:str, method:str, order:int, places:int):
     "One order of one method, stage by stage"
-    spec, places, protocol, _ = SETTINGS[name]
+    spec, _, protocol, _ = SETTINGS[name]
     data = load(name)
     net = network(spec, data.shape, data.K)
     m, theta, groups = Memory(per_class=places, method=method.partition(',')[0], options=options_for(name, method)), net.init(stream(order, 'later')), []
@@ -74,12 +75,16 @@ def run(name:str, method:str, order:int):
 
 if __name__=='__main__':
     words = sys.argv[1:]
-    some = words[words.index('--methods')+1].split('+') if '--methods' in words else None
+    def given(flag): return words[words.index(flag)+1] if flag in words else ''
     names = [w for w in words if w in SETTINGS] or ['digits','mnist']
     for name in names:
+        places = int(given('--per-class') or SETTINGS[name][1])
         for order in range(ORDERS):
-            for method in some or [*CHOSEN, 'positive-only', 'cd', 'fkl', 'mnemonics', 'mnemonics, means', 'frepo']:
-                have = {r['stage'] for r in lines() if (r['data'], r['method'], r['order'])==(name, method, order)}
-                if len(have)==5: continue
-                if have: LINES.write_text(''.join(json.dumps(r) + '\n' for r in lines() if (r['data'], r['method'], r['order'])!=(name, method, order)))
-                run(name, method, order)
+            for method in given('--methods').split('+') if '--methods' in words else [*CHOSEN, 'positive-only', 'cd', 'fkl', 'mnemonics',
+                                                                                       'mnemonics, means', 'frepo', 'dm']:
+                cell = name, method, order, places
+                def of(r): return (r['data'], r['method'], r['order'], r['per_class'])==cell
+                have = sum(map(of, lines()))
+                if have==5: continue
+                if have: LINES.write_text(''.join(json.dumps(r) + '\n' for r in lines() if not of(r)))
+                run(*cell)
