@@ -91,7 +91,8 @@ def laplace_of(m:Model, rows:Rows, theta:Tensor, sd:float=1., steps:int=100) -> 
         if size <= 1e-8: break
         here, before, value = here + size*way, value, U(here + size*way)
         if (g@way).abs() < 1e-12*(1 + value.abs()): break
-    return Gaussian(here, torch.linalg.inv(curvature(m, rows, here, sd)[1]))
+    v, V = torch.linalg.eigh(curvature(m, rows, here, sd)[1])
+    return Gaussian(here, V/v.clamp(min=1e-12*v.max())@V.T)
 
 # %% ../nbs/840_models.ipynb #1a0e399f
 def checked_rows(m:Model, rows:Rows, names=()) -> Rows: # names: of the columns
