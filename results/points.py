@@ -1,24 +1,27 @@
 """Coresets of regressions whose posterior is known: how near their posterior is, against points and seconds
 
-    python results/points.py [logistic poisson linear million]
+    python results/points.py [logistic poisson linear million example]
 
 Simulated rows, N = 10,000 with ten columns, five seeds of data and methods: random points with weights N/M, greedy weights (GIGA, of vectors from 500
-draws), PSVI and contrastive divergence, the last two with as many steps. The truth is four long chains, and so is each coreset's posterior. `million`
-has a million rows and one seed, and the seconds of chains on both. What has a line in results/points.jsonl is not computed again.
+draws), Coreset MCMC, PSVI with batches and with all rows, black-box PSVI and contrastive divergence. The truth is four long chains, and so is each
+coreset's posterior. `million` has a million rows and one seed, with the seconds of chains on both; its truth are weighed draws. `example` is PSVI's own:
+the mean of a Gaussian of 200 dimensions, 1,000 rows, ten trials. What has a line in results/points.jsonl is not computed again.
 """
 import json, sys, time, warnings
 from pathlib import Path
 
 import torch
 
-from bpc_nb.core import Coreset, provenance, stream
+from bpc_nb.alive import black_box, coreset_mcmc
+from bpc_nb.core import provenance, stream
 from bpc_nb.methods.giga import giga
-from bpc_nb.models import MODELS, Rows, laplace_of
-from bpc_nb.points import contrastive, distances, psvi, some_rows
-from bpc_nb.truth import long_chains
+from bpc_nb.models import MODELS, Model, Rows, laplace_of
+from bpc_nb.points import cd_loss, contrastive, distances, psvi, psvi_loss, some_rows, white
+from bpc_nb.toy import Gaussian, kl
+from bpc_nb.truth import long_chains, weighed
 
-LINES, D, N, SEEDS, STEPS = Path(__file__).parent/'points.jsonl', 10, 10_000, 5, 1000
-POINTS = 10, 30, 100, 300
+LINES, D, N, SEEDS, STEPS = Path(__file__).parent/'points.jsonl', 10, 10_000, 5, 500
+POINTS = dict(logistic=(10, 30, 100, 300), poisson=(30, 100), linear=(30, 100))
 warnings.filterwarnings('ignore', message='y: a plane separates|chains: R-hat') # R-hat is in the line
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
@@ -37,9 +40,11 @@ def greedy(m, rows:Rows, M:int, seed:int) -> Rows:
     return Rows(rows.x[i], rows.y[i], w[i])
 
 def ways(m, rows, M, seed, pos, **o) -> dict:
+    N = len(rows.x)
     return {'random':lambda: some_rows(rows, M, stream(seed, 'start')), 'giga':lambda: greedy(m, rows, M, seed),
-            'psvi':lambda: psvi(m, rows, M, seed=seed, lr=.1, **o), 'psvi, all rows':lambda: psvi(m, rows, M, seed=seed, lr=.1, batch=len(rows.x), **o),
-            'cd':lambda: contrastive(m, rows, M, pos, seed=seed, lr=.1, **o)}
+            'coreset-mcmc':lambda: coreset_mcmc(m, rows, M, steps=2*STEPS, seed=seed), 'psvi':lambda: psvi(m, rows, M, seed=seed, **o),
+            'psvi, all rows':lambda: psvi(m, rows, M, seed=seed, batch=N, **o), 'black box, all rows':lambda: black_box(m, rows, M, seed=seed, batch=N, **o),
+            'cd':lambda: contrastive(m, rows, M, pos, seed=seed, **o)}
 
 def add(row:dict):
     with open(LINES, 'a') as f: f.write(json.dumps(row | dict(made=provenance())) + '\n')
@@ -49,29 +54,60 @@ def study(name:str):
     m = MODELS[name]
     for seed in range(SEEDS):
         have = {(r['way'], r['points']) for r in lines() if (r['model'], r['seed'], r['rows'])==(name, seed, N)}
-        if len(have)==5*len(POINTS): continue
+        if len(have)==7*len(POINTS[name]): continue
         rows = simulated(name, N, seed)
         c = long_chains(m, rows, draws=500)
         pos, half = c.pooled(), c.pooled()[:1000]
-        for M in POINTS:
+        for M in POINTS[name]:
             for way,f in ways(m, rows, M, seed, pos, steps=STEPS).items():
                 if (way, M) in have: continue
-                began = time.perf_counter(); S = f(); took = time.perf_counter() - began
-                q = long_chains(m, S, draws=300)
-                add(dict(model=name, rows=N, columns=D, way=way, points=M, seed=seed, seconds=round(took, 2), **distances(pos, q.pooled()), rhat=q.meta['rhat'],
-                         floor=distances(half, pos[1000:])['kl_gauss'], truth=dict(rhat=c.meta['rhat'], ess=c.meta['ess'], seconds=round(c.meta['seconds'], 2))))
+                began = time.process_time(); S = f(); took = time.process_time() - began
+                q = long_chains(m, S, draws=500)
+                add(dict(model=name, rows=N, columns=D, way=way, points=M, seed=seed, seconds=round(took, 2), **distances(pos, q.pooled()),
+                         rhat=q.meta['rhat'], floor=distances(half, pos[1000:])['kl_gauss'],
+                         truth=dict(rhat=c.meta['rhat'], ess=c.meta['ess'], seconds=round(c.meta['seconds'], 2))))
 
 def million():
     name, big, M = 'logistic', 1_000_000, 100
-    if any(r['rows']==big for r in lines()): return
+    have = {r['way'] for r in lines() if r['rows']==big}
+    if len(have)==4: return
     m, rows = MODELS[name], simulated(name, big, 0)
-    c = long_chains(m, rows, chains=2, draws=300, burn=100, progress=True)
-    for way,f in ways(m, rows, M, 0, c.pooled(), steps=STEPS).items():
-        if way in ('giga','psvi, all rows'): continue
-        began = time.perf_counter(); S = f(); took = time.perf_counter() - began
-        q = long_chains(m, S, chains=2, draws=300, burn=100)
-        add(dict(model=name, rows=big, columns=D, way=way, points=M, seed=0, seconds=round(took, 2), **distances(c.pooled(), q.pooled()), rhat=q.meta['rhat'],
-                 chains=round(q.meta['seconds'], 2), truth=dict(rhat=c.meta['rhat'], ess=c.meta['ess'], seconds=round(c.meta['seconds'], 2))))
+    began = time.perf_counter(); pos, n = weighed(m, rows, draws=4000); weighing = time.perf_counter() - began
+    c = long_chains(m, rows, chains=2, draws=100, burn=50, progress=True)
+    for way,f in ways(m, rows, M, 0, pos, steps=1000, lr=.03).items():
+        if way in have or way not in ('random','psvi','coreset-mcmc','cd'): continue
+        began = time.process_time(); S = f(); took = time.process_time() - began
+        q, fine = long_chains(m, S, chains=2, draws=100, burn=50), long_chains(m, S, draws=2000)
+        add(dict(model=name, rows=big, columns=D, way=way, points=M, seed=0, seconds=round(took, 2), **distances(pos, fine.pooled()), rhat=fine.meta['rhat'],
+                 chains=round(q.meta['seconds'], 2), truth=dict(worth=n, weighing=round(weighing, 2), chains=round(c.meta['seconds'], 2))))
+
+def example(d:int=200, N:int=1000, trials:int=10, steps:int=300, K:int=500):
+    m = Model('mean', lambda t, x, y: -((x - t)**2).sum(1)/2, lambda D, K: D, None, 'number')
+    def exactly(x, w): return Gaussian((w@x)/(1 + w.sum()), torch.eye(d, dtype=x.dtype)/(1 + w.sum()))
+    def learned(rows, S, way, p, seed):
+        u, v = S.x.clone().requires_grad_(), torch.zeros_like(S.w).requires_grad_()
+        gen, opt = stream(seed, 'example', way), torch.optim.Adam([u, v], .1)
+        for i in range(steps):
+            for g in opt.param_groups: g['lr'] = .1*.01**max(0, (i/steps - .3)/.7)
+            q, z = exactly(u.detach(), S.w*v.detach().exp()), white(torch.randn(K, d, generator=gen, dtype=u.dtype))
+            neg, now = q.mean + z@torch.linalg.cholesky(q.cov).T, Rows(u, S.y, S.w*v.exp())
+            opt.zero_grad()
+            (psvi_loss(m, now, rows, neg, N, gen) if way=='psvi' else cd_loss(m, now, p.mean + z@torch.linalg.cholesky(p.cov).T, neg)).backward(); opt.step()
+        return exactly(u.detach(), S.w*v.detach().exp())
+    for seed in range(trials):
+        have = {(r['way'], r['points']) for r in lines() if (r['model'], r['seed'])==('mean', seed)}
+        x = torch.randn(N, d, generator=stream(seed, 'example', 'rows'), dtype=torch.float64) + 1
+        rows, p = Rows(x, torch.zeros(N).double()), exactly(x, torch.ones(N).double())
+        for M in (1, 10, 50, 200):
+            S = some_rows(rows, M, stream(seed, 'start'))
+            q0 = p.draw(500, stream(seed, 'vectors'))
+            L = torch.stack([m.log_lik(t, x, rows.y) for t in q0], 1)
+            for way,f in {'random':lambda: exactly(S.x, S.w), 'giga':lambda: exactly(x, giga((L - L.mean(1, keepdim=True))/500**.5, M)),
+                          'psvi':lambda: learned(rows, S, 'psvi', p, seed), 'cd':lambda: learned(rows, S, 'cd', p, seed)}.items():
+                if (way, M) in have: continue
+                began = time.process_time(); q = f()
+                add(dict(model='mean', rows=N, columns=d, way=way, points=M, seed=seed, seconds=round(time.process_time() - began, 2), kl_gauss=kl(p, q).item(),
+                         kl_reverse=kl(q, p).item()))
 
 if __name__=='__main__':
-    for name in sys.argv[1:] or ('logistic','million','poisson','linear'): million() if name=='million' else study(name)
+    for name in sys.argv[1:] or ('logistic','million','poisson','linear','example'): dict(million=million, example=example).get(name, lambda: study(name))()
