@@ -82,7 +82,7 @@ def million():
                  chains=round(q.meta['seconds'], 2), truth=dict(worth=n, weighing=round(weighing, 2), chains=round(c.meta['seconds'], 2))))
 
 def example(d:int=200, N:int=1000, trials:int=10, steps:int=300, K:int=500):
-    m = Model('mean', lambda t, x, y: -((x - t)**2).sum(1)/2, lambda D, K: D, None, 'number')
+    m = Model('mean', lambda t, x, y: x@t - (x**2).sum(1)/2 - t@t/2, lambda D, K: D, None, 'number') # -|x-t|^2/2
     def exactly(x, w): return Gaussian((w@x)/(1 + w.sum()), torch.eye(d, dtype=x.dtype)/(1 + w.sum()))
     def learned(rows, S, way, p, seed):
         u, v = S.x.clone().requires_grad_(), torch.zeros_like(S.w).requires_grad_()
