@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'MINUTES', 'DECISIVE', 'UNTYPED', 'CHOSEN',
-           'ABOUT', 'DEMO', 'SCRIPT', 'data_options', 'attacking', 'COMMANDS', 'dumps', 'NO_MEMORY', 'text_reader',
-           'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch', 'Parser', 'of_others',
-           'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle', 'place_of', 'run_before',
-           'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in', 'next_to', 'watching',
-           'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of',
+           'ABOUT', 'DEMO', 'SCRIPT', 'data_options', 'attacking', 'COMMANDS', 'OF_MODELS', 'dumps', 'NO_MEMORY',
+           'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch', 'Parser',
+           'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle', 'place_of',
+           'run_before', 'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in', 'next_to',
+           'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of',
            'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer',
            'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data',
-           'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo',
-           'flags_of', 'bpc_completion', 'learning', 'Command', 'remembering', 'take_word', 'parser', 'method_in',
+           'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from', 'bpc_points', 'rows_of', 'bpc_near',
+           'bpc_intervals', 'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of',
+           'bpc_completion', 'learning', 'Command', 'remembering', 'of_model', 'take_word', 'parser', 'method_in',
            'spoken', 'usage', 'recipes_of', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
@@ -21,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, NamedTuple
 
+import torch
 from fastcore.docments import docments
 
 # %% ../nbs/970_cli.ipynb #b0d9e702
@@ -54,10 +56,14 @@ from .rank import TRAINING, in_order_of_score, networks_of
 from .ranks import Place, auto, joined, restarts, same_on_all
 from .runs import free_for
 from .scale import bpc_scale
+from .samplers.chains import to_arviz, with_arviz
 from .search import as_grid_table, rekey, search
 from .show import can_draw, show_rows
-from .spaces import SPACES, space_of
+from .models import MODELS, Rows
+from .spaces import SPACES, space_of, write_rows
+from .study import SETS, WAYS, Study, condense, coverage, is_points, load_points, log_predictive, near, predictions, save_points, study, truth
 from .tables import RESULTS, all_tables, markdown
+from .truth import ess, long_chains, rhat
 from .teacher import SPEC, images_alone, relabelled, squeezed, teacher_of, training_for, training_of
 from .zoo import catalogue, card, described, update as update_zoo
 
@@ -483,7 +489,7 @@ def bpc_data(data:str='digits', # a data set's name, a folder of class folders, 
 
 def bpc_list(json:bool=False, # print one JSON object
             ):
-    "Name all methods, data sets, networks, energies, protocols, decoders, evaluators, metrics, spaces"
+    "Name all methods, data sets, networks, energies, protocols, decoders, evaluators, metrics, spaces, models"
     found = dict(
         methods=[*registry()],
         datasets=['digits', *NAMED, *TEXTS],
@@ -493,7 +499,9 @@ def bpc_list(json:bool=False, # print one JSON object
         decoders=[*DECODERS],
         evaluators=[*evaluators()],
         metrics=[*METRICS],
-        spaces=[*SPACES])
+        spaces=[*SPACES],
+        models=[*MODELS],
+        points=[*WAYS])
     if json: return found
     with_own = [f"{n} ({', '.join(own)})" if (own := [*options_of(f)][2:]) else n for n,f in evaluators().items()]
     return as_lines(found | dict(evaluators=with_own))
@@ -768,6 +776,125 @@ def bpc_audit(file, # a coreset, from wherever it comes
     rows = [('red' if a['red'] else '', a['part'], a['what'], as_number(a['value']), as_number(a['control'])) for a in found['answers']]
     return table(rows, ('', 'part', 'question', 'coreset', 'control')) + f"\n{len(found['red'])} of {len(rows)} answers are red\n{out}"
 
+# %% ../nbs/970_cli.ipynb #cli-points-1
+def study_from(source, label, model, rows:int, columns:int, part:float, prior:float, seed:int) -> Study:
+    "A table or a set, as it was typed"
+    named = source in (*SETS, 'simulated')
+    if named and label: raise ValueError(f"label: {source} has its own; leave it out")
+    if not named and model is None: raise ValueError(f"model: name what explains the rows of {source}, one of {', '.join(MODELS)}")
+    return study(source, label, model, part=part, prior=prior, seed=seed, **(dict(N=rows, D=columns) if source=='simulated' else {}))
+
+def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabetes or simulated
+               label:str=None, # column that the regression explains
+               model:str=None, # logistic, multinomial, poisson or linear
+               points:int=100, # how many
+               method:str='cd', # cd, psvi, black-box, coreset-mcmc, giga or random
+               steps:int=None, # of what is learned (default: the method's own)
+               prior:float=1., # deviation of every parameter, in units of standardised columns
+               part:float=.1, # of the rows, put aside to be predicted
+               rows:int=10_000, # of simulated data
+               columns:int=10, # of simulated data
+               seed:int=0, # of rows put aside, the start and the draws
+               out:str=None, # the file (default: runs/METHOD-NAME-POINTS-SEED/points.safetensors)
+               json:bool=False, # print one JSON object
+              ):
+    "Learn points with weights that stand for the rows of a table, for a regression"
+    choose(method, WAYS, 'method')
+    st, began = study_from(data, label, model, rows, columns, part, prior, seed), time.time()
+    S = condense(st, points, method, steps, seed)
+    out = Path(out or f'runs/{method}-{Path(data).stem}-{points}-{seed}/points.safetensors')
+    if out.suffix!='.safetensors': raise ValueError(f"out: {out} is where points go; expected a name that ends in .safetensors")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    save_points(out, st, S, method=method, seed=seed, part=part, rows=rows, columns=columns)
+    r = dict(points=len(S.x), rows=len(st.rows.x), model=st.model, method=method, seconds=round(time.time() - began, 1), file=str(out),
+             table=str(out.with_suffix('.csv')))
+    if json: return r
+    return as_lines(r) + f'\nnext: bpc evaluate {out} --evaluator posterior, or bpc posterior {out}'
+
+# %% ../nbs/970_cli.ipynb #cli-points-2
+def rows_of(file, data) -> tuple: # data: None: where the file says; points, their study with all rows, in the file's units
+    "Points and what they stand for"
+    S, st, how = load_points(file)
+    full = study_from(source := data or st.source, None if (data or st.source) in (*SETS, 'simulated') else st.label, st.model,
+                      how.get('rows'), how.get('columns'), how['part'], st.prior, how['seed'])
+    if full.names!=st.names: raise ValueError(f"data: {source} has the columns {', '.join(full.names)}, and the points of {file} {', '.join(st.names)}")
+    def own(r): return r._replace(x=(r.x*full.sd + full.mean - st.mean)/st.sd)
+    return S, st._replace(rows=own(full.rows), test=own(full.test))
+
+def bpc_near(file, # points, as `bpc distill TABLE --model NAME` writes them
+             data:str=None, # the table (default: as the file says)
+             evaluator:str='posterior', # who judges: posterior
+             control:bool=False, # as many random rows with weights beside it
+             draws:int=1000, # of each of four chains
+             seed:int=0, # of the chains
+             json:bool=False, # print one JSON object
+            ):
+    "Measure how near the posterior of points is to that of all rows"
+    if evaluator!='posterior': raise ValueError(f"evaluator: points of a regression are judged by 'posterior', not {evaluator!r}")
+    S, st = rows_of(file, data)
+    r = near(st, S, control, draws, seed)
+    if json: return r
+    keys = [k for k in ('kl_gauss','mean_error','cov_error','energy_distance','log_predictive','coverage') if r.get(k) is not None]
+    def shown(mark): return [f'{r[k + mark]:.3f}' if r.get(k + mark) is not None else '' for k in keys]
+    head = ('', f"{r['points']} points", *(['as many random rows'] if control else []), f"all {r['rows']:,} rows")
+    cols = [keys, shown(''), *([shown('_random')] if control else []), shown('_rows')]
+    return table([*zip(*cols)], head) + f"\n{r['model']} regression; R-hat {r['rhat']:.3f}, effective size {r['ess']:.0f}, {r['seconds']:.1f} s"
+
+def bpc_intervals(file, # points, as `bpc distill TABLE --model NAME` writes them
+                  data:str=None, # rows to predict, with their labels (default: those that were put aside)
+                  level:float=.9, # of the intervals
+                  out:str=None, # a .csv of all predictions
+                  draws:int=500, # of each of four chains
+                  seed:int=0, # of chains and labels
+                  json:bool=False, # print one JSON object
+                 ):
+    "Predict rows of a table by the posterior of points, with intervals"
+    if not 0 < level < 1: raise ValueError(f"level: found {level}; expected a part between 0 and 1, such as 0.9")
+    S, st = rows_of(file, data)
+    rows = st.test if data is None else Rows(*(torch.cat(t) for t in zip(st.rows[:2], st.test[:2])))
+    if not len(rows.x): raise ValueError("data: no rows were put aside; name a table with rows to predict")
+    theta = long_chains(st.of, S, st.prior, draws=draws, seed=seed).pooled()
+    p, named = predictions(st, theta, rows.x, level, seed), rows.y.long().tolist() if st.classes else None
+    at = (lambda t: t[range(len(named)), named]) if named else (lambda t: t) # of classes, the probability of the true one
+    each = [(st.classes[int(y)] if named else y, a, b, c) for y,a,b,c in zip(rows.y.tolist(), *(at(p[k]).tolist() for k in ('mean','low','high')))]
+    head = st.label, *('probability',)*bool(named), *('predicted',)*(not named), 'low', 'high'
+    if out: write_rows(out, head, each)
+    r = dict(rows=len(each), level=level, log_predictive=log_predictive(st, theta, rows), coverage=coverage(st, theta, rows, level))
+    if json: return r
+    says = f"{r['rows']} rows, mean log predictive density {r['log_predictive']:.3f}"
+    if r['coverage'] is not None: says += f", {100*r['coverage']:.0f} % of the labels within their {100*level:.0f} % interval"
+    return table([[v if isinstance(v, str) else f'{v:.3g}' for v in row] for row in each[:10]], head) + f'\n{says}' + f'\n{out}'*bool(out)
+
+# %% ../nbs/970_cli.ipynb #cli-points-3
+def bpc_posterior(data, # points, or a table or set as in `bpc distill --model`
+                  label:str=None, # column that the regression explains
+                  model:str=None, # logistic, multinomial, poisson or linear
+                  prior:float=1., # deviation of every parameter, in units of standardised columns
+                  rows:int=10_000, # of simulated data
+                  columns:int=10, # of simulated data
+                  chains:int=4, # that run at once
+                  draws:int=1000, # of each chain
+                  seed:int=0, # of the chains
+                  out:str=None, # a .nc file for ArviZ
+                  json:bool=False, # print one JSON object
+                 ):
+    "Draw from the posterior of a regression, of all rows of a table or of points"
+    if out: with_arviz()
+    if Path(data).is_file() and is_points(data):
+        if label or model: raise ValueError(f"{'label' if label else 'model'}: {data} holds points, which have their own; leave it out")
+        st = load_points(data)[1]
+    else: st = study_from(data, label, model, rows, columns, 0., prior, seed)
+    c = long_chains(st.of, st.rows, st.prior, chains, draws, seed=seed, progress=not json)
+    t, names = c.theta, st.parameters
+    q = torch.stack([t.flatten(0, 1).quantile(p, 0) for p in (.05, .95)])
+    each = [dict(parameter=k, mean=m, sd=s, low=a, high=b, rhat=r, ess=n) for k,m,s,a,b,r,n in zip(names, *(v.tolist() for v in (
+        t.mean((0, 1)), t.flatten(0, 1).std(0), *q, rhat(t), ess(t))))]
+    if out: write_atomic(Path(out), lambda tmp: to_arviz(c, {k:() for k in names}).to_netcdf(str(tmp)))
+    if json: return dict(parameters=each, rhat=c.meta['rhat'], ess=c.meta['ess'], seconds=c.meta['seconds'], rows=len(st.rows.x))
+    shown = [(e['parameter'], *(f"{e[k]:.3f}" for k in ('mean','sd','low','high','rhat')), f"{e['ess']:.0f}") for e in each]
+    return table(shown, ('parameter', 'mean', 'sd', '5 %', '95 %', 'R-hat', 'ESS')) + \
+        f"\n{len(st.rows.x):,} {'points' if st.rows.w is not None else 'rows'}, {c.meta['seconds']:.1f} s" + f'\n{out}'*bool(out)
+
 # %% ../nbs/970_cli.ipynb #7459798f
 def bpc_zoo(data:str=None, # print the card of one, else list all
             ipc:int=1, # images per class
@@ -914,10 +1041,19 @@ COMMANDS = dict(
     inspect=Command(bpc_inspect, 'file', lambda method: {'check': options(inspected)} | data_options(method)),
     zoo=Command(bpc_zoo, 'data'),
     bench=Command(bpc_bench, more=lambda method: {'measurement': options(bench), 'quality': options(quality)}),
+    posterior=Command(bpc_posterior, 'data'),
     scale=Command(bpc_scale),
     demo=Command(bpc_demo),
     doctor=Command(bpc_doctor),
     completion=Command(bpc_completion, 'shell'))
+
+# %% ../nbs/970_cli.ipynb #cli-of-models
+OF_MODELS = dict(distill=Command(bpc_points, 'data'), evaluate=Command(bpc_near, 'file'), predictive=Command(bpc_intervals, 'file'))
+
+def of_model(command:str, words) -> bool:
+    "Whether the words are about a regression: a model, or a file of points"
+    if command=='distill': return any(w.partition('=')[0]=='--model' for w in words)
+    return command in OF_MODELS and any(is_points(w) for w in words if Path(w).suffix=='.safetensors')
 
 # %% ../nbs/970_cli.ipynb #5b39cc3a
 def take_word(p:Parser, o:Option):
@@ -929,16 +1065,19 @@ def take_word(p:Parser, o:Option):
 
 def parser(command:str, # a name in `COMMANDS`
            method:str=None, # whose options `distill` and `plan` take; None: the default's
+           modelled:bool=False, # whether it is about a regression
           ) -> Parser:
     "What a command understands"
-    f, word, more = choose(command, COMMANDS, 'command')
+    f, word, more = OF_MODELS[command] if modelled else choose(command, COMMANDS, 'command')
     p = Parser(f'bpc {command}', usage=f'bpc {command} [OPTIONS]', description=f.__doc__, allow_abbrev=False, add_help=False)
     if word: take_word(p, Option(word, inspect.signature(f).parameters[word].default, str, docments(f)[word]))
     own = options(f, skip=(word,))
-    if 'method' in own:
+    if 'method' in own and not modelled:
         method = method or own['method'].default
         p.epilog = f"Options of another method: bpc {command} --method NAME --help"
     p.take('options', own | {k:Option(k, False, truth, h) for k,h in (('debug','show the traceback of an error'), ('help','show this'))})
+    if command=='distill' and not modelled:
+        p.take('options', dict(model=Option('model', None, str, 'for a table: a regression, one of ' + ', '.join(MODELS) + '; --model NAME --help')))
     for title,opts in more(method).items():
         typed = {a.dest for a in p._actions}
         p.take(title, {k:o for k,o in opts.items() if k not in typed})
@@ -983,11 +1122,12 @@ def parse(argv) -> tuple: # (function, its arguments, names of the command's opt
     if not argv or argv[0] in ('-h','--help','help'): return usage, {}, ()
     if argv[0]=='--version': return lambda: __version__, {}, ()
     command, *words = argv
-    p = parser(command, method := method_in(command, words))
+    method = None if (modelled := of_model(command, words)) else method_in(command, words)
+    p = parser(command, method, modelled)
     if {'-h','--help'} & {*words}: return lambda: p.format_help() + (recipes_of(method) if method else ''), {}, ()
     given = p.strict(words, partial(of_others, method=method) if method else lambda name: '')
     given.pop('debug', None)
-    return COMMANDS[command].f, given, [a.dest for a in p._actions]
+    return (OF_MODELS if modelled else COMMANDS)[command].f, given, [a.dest for a in p._actions]
 
 # %% ../nbs/970_cli.ipynb #c6f87a32
 # where no chapter says more

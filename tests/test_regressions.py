@@ -1,0 +1,82 @@
+"""Tables with a regression, from the command line: points, how near they are, predictions, draws, and what is refused."""
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bpc_nb.spaces import write_rows
+from bpc_nb.study import load_points
+
+SHORT = '--points', 20, '--steps', 60
+
+
+@pytest.fixture(scope='module')
+def claims(tmp_path_factory):
+    g, n = np.random.default_rng(0), 600
+    age, region, km = g.uniform(18, 80, n), g.choice(['north', 'south'], n), g.gamma(2, 8, n)
+    y = g.poisson(np.exp(-.5 + .02*(45 - age) + .5*(region == 'south')))
+    path = tmp_path_factory.mktemp('claims')/'claims.csv'
+    write_rows(path, ['age', 'region', 'km', 'claims'], zip(age, region, km, y))
+    return path
+
+
+@pytest.fixture(scope='module')
+def points(claims, tmp_path_factory):
+    from bpc_nb.cli import bpc_points
+    out = tmp_path_factory.mktemp('points')/'points.safetensors'
+    bpc_points(str(claims), 'claims', 'poisson', 20, steps=60, out=str(out))
+    return out
+
+
+def test_points_of_a_table(bpc, claims, tmp_path):
+    code, out, err = bpc('distill', claims, '--model', 'poisson', '--label', 'claims', *SHORT, '--out', tmp_path/'a.safetensors', '--json')
+    r = json.loads(out)
+    assert code == 0 and err == '' and r['points'] == 20 and r['rows'] == 540 and r['method'] == 'cd'
+    S, st, how = load_points(tmp_path/'a.safetensors')
+    assert st.names == ('age', 'region=south', 'km') and how['method'] == 'cd' and (S.w > 0).all()
+    assert Path(r['table']).read_text().splitlines()[0] == 'age,region=south,km,claims,weight'
+    assert bpc('distill', claims, '--model=poisson', '--label', 'claims', *SHORT, '--out', tmp_path/'b.safetensors')[0] == 0
+    assert (tmp_path/'a.safetensors').read_bytes() == (tmp_path/'b.safetensors').read_bytes()
+
+
+def test_how_near(bpc, points):
+    code, out, err = bpc('evaluate', points, '--evaluator', 'posterior', '--control', '--draws', 300, '--json')
+    r = json.loads(out)
+    assert code == 0 and {'kl_gauss', 'mean_error', 'cov_error', 'energy_distance'} <= {*r} and r['kl_gauss'] < r['kl_gauss_random']
+    code, out, err = bpc('evaluate', points, '--draws', 300)
+    assert code == 0 and 'kl_gauss' in out and '20 points' in out and 'all 540 rows' in out
+
+
+def test_predictions_with_intervals(bpc, points, claims, tmp_path):
+    code, out, err = bpc('predictive', points, '--out', tmp_path/'p.csv')
+    assert code == 0 and '60 rows' in out and len((tmp_path/'p.csv').read_text().splitlines()) == 61
+    r = json.loads(bpc('predictive', points, '--data', claims, '--json')[1])
+    assert r['rows'] == 600 and .8 < r['coverage'] <= 1
+
+
+def test_draws(bpc, points, claims, tmp_path):
+    r = json.loads(bpc('posterior', points, '--draws', 300, '--out', tmp_path/'d.nc', '--json')[1])
+    assert [p['parameter'] for p in r['parameters']] == ['age', 'region=south', 'km', 'intercept'] and r['rhat'] < 1.05
+    import arviz
+    d = arviz.from_netcdf(tmp_path/'d.nc').posterior
+    assert d['age'].shape == (4, 300) and abs(float(d['age'].mean()) - r['parameters'][0]['mean']) < 1e-6
+    whole = json.loads(bpc('posterior', claims, '--model', 'poisson', '--label', 'claims', '--draws', 300, '--json')[1])
+    assert whole['rows'] == 600
+
+
+def test_bad_input(refused, points, claims, tmp_path):
+    refused('distill', claims, '--model', 'poisson', parts=('--label one of age, region, km, claims',))
+    refused('distill', claims, '--model', 'posson', '--label', 'claims', parts=("'posson'", "'poisson'"))
+    refused('distill', claims, '--model', 'logistic', '--label', 'claims', parts=('expects 2', "'multinomial'"))
+    refused('distill', claims, '--model', 'poisson', '--label', 'age', parts=('y: example', 'whole number'))
+    refused('distill', claims, '--model', 'poisson', '--label', 'claims', '--points', 10**6, parts=('points: found 1000000', 'expected 1 to 540'))
+    refused('distill', claims, '--model', 'poisson', '--label', 'claims', '--method', 'dc', parts=("method: unknown 'dc'", 'psvi'))
+    refused('distill', claims, '--model', 'poisson', '--label', 'claims', '--out', tmp_path/'x.csv', *SHORT, parts=('.safetensors',))
+    refused('distill', 'wine', '--model', 'multinomial', '--label', 'x', parts=('label: wine has its own',))
+    refused('posterior', claims, parts=('model: name what explains', 'poisson'))
+    refused('posterior', points, '--model', 'poisson', parts=('holds points',))
+    refused('evaluate', points, '--evaluator', 'students', parts=("'posterior'", "'students'"))
+    refused('predictive', points, '--level', 2, parts=('level: found 2',))
+    write_rows(other := tmp_path/'other.csv', ['age', 'claims'], [(1., 2), (2., 1), (4., 0)])
+    refused('evaluate', points, '--data', other, parts=('has the columns age', 'region=south'))
