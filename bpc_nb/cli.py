@@ -801,10 +801,10 @@ def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabe
     "Learn points with weights that stand for the rows of a table, for a regression"
     choose(method, WAYS, 'method')
     st, began = study_from(data, label, model, rows, columns, part, prior, seed), time.time()
-    S = condense(st, points, method, steps, seed)
     out = Path(out or f'runs/{method}-{Path(data).stem}-{points}-{seed}/points.safetensors')
     if out.suffix!='.safetensors': raise ValueError(f"out: {out} is where points go; expected a name that ends in .safetensors")
     out.parent.mkdir(parents=True, exist_ok=True)
+    S = condense(st, points, method, steps, seed)
     save_points(out, st, S, method=method, seed=seed, part=part, rows=rows, columns=columns)
     r = dict(points=len(S.x), rows=len(st.rows.x), model=st.model, method=method, seconds=round(time.time() - began, 1), file=str(out),
              table=str(out.with_suffix('.csv')))
