@@ -11,8 +11,8 @@ __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR',
            'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of',
            'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer',
            'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data',
-           'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from', 'bpc_points', 'rows_of', 'bpc_near',
-           'bpc_intervals', 'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of',
+           'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from', 'bpc_points', 'points_and_rows',
+           'bpc_near', 'bpc_intervals', 'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of',
            'bpc_completion', 'learning', 'Command', 'remembering', 'of_model', 'take_word', 'parser', 'method_in',
            'spoken', 'usage', 'recipes_of', 'parse', 'main']
 
@@ -61,7 +61,8 @@ from .search import as_grid_table, rekey, search
 from .show import can_draw, show_rows
 from .models import MODELS, Rows
 from .spaces import SPACES, space_of, write_rows
-from .study import SETS, WAYS, Study, condense, coverage, is_points, load_points, log_predictive, near, predictions, save_points, study, truth
+from .study import POINT_METHODS, SETS, Study, condense, coverage, is_points, load_points, log_predictive
+from .study import nearness, predict_rows, save_points, study
 from .tables import RESULTS, all_tables, markdown
 from .truth import ess, long_chains, rhat
 from .teacher import SPEC, images_alone, relabelled, squeezed, teacher_of, training_for, training_of
@@ -501,7 +502,7 @@ def bpc_list(json:bool=False, # print one JSON object
         metrics=[*METRICS],
         spaces=[*SPACES],
         models=[*MODELS],
-        points=[*WAYS])
+        points=[*POINT_METHODS])
     if json: return found
     with_own = [f"{n} ({', '.join(own)})" if (own := [*options_of(f)][2:]) else n for n,f in evaluators().items()]
     return as_lines(found | dict(evaluators=with_own))
@@ -784,6 +785,7 @@ def study_from(source, label, model, rows:int, columns:int, part:float, prior:fl
     if not named and model is None: raise ValueError(f"model: name what explains the rows of {source}, one of {', '.join(MODELS)}")
     return study(source, label, model, part=part, prior=prior, seed=seed, **(dict(N=rows, D=columns) if source=='simulated' else {}))
 
+# %% ../nbs/970_cli.ipynb #cli-points-4
 def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabetes or simulated
                label:str=None, # column that the regression explains
                model:str=None, # logistic, multinomial, poisson or linear
@@ -799,7 +801,7 @@ def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabe
                json:bool=False, # print one JSON object
               ):
     "Learn points with weights that stand for the rows of a table, for a regression"
-    choose(method, WAYS, 'method')
+    choose(method, POINT_METHODS, 'method')
     st, began = study_from(data, label, model, rows, columns, part, prior, seed), time.time()
     out = Path(out or f'runs/{method}-{Path(data).stem}-{points}-{seed}/points.safetensors')
     if out.suffix!='.safetensors': raise ValueError(f"out: {out} is where points go; expected a name that ends in .safetensors")
@@ -812,12 +814,13 @@ def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabe
     return as_lines(r) + f'\nnext: bpc evaluate {out} --evaluator posterior, or bpc posterior {out}'
 
 # %% ../nbs/970_cli.ipynb #cli-points-2
-def rows_of(file, data) -> tuple: # data: None: where the file says; points, their study with all rows, in the file's units
+def points_and_rows(file, data) -> tuple: # data: None: where the file says; points, their study with all rows, in the file's units
     "Points and what they stand for"
     S, st, how = load_points(file)
     full = study_from(source := data or st.source, None if (data or st.source) in (*SETS, 'simulated') else st.label, st.model,
                       how.get('rows'), how.get('columns'), how['part'], st.prior, how['seed'])
-    if full.names!=st.names: raise ValueError(f"data: {source} has the columns {', '.join(full.names)}, and the points of {file} {', '.join(st.names)}")
+    if full.names!=st.names:
+        raise ValueError(f"data: {source} has the columns {', '.join(full.names)}, and the points of {file} {', '.join(st.names)}")
     def own(r): return r._replace(x=(r.x*full.sd + full.mean - st.mean)/st.sd)
     return S, st._replace(rows=own(full.rows), test=own(full.test))
 
@@ -831,15 +834,17 @@ def bpc_near(file, # points, as `bpc distill TABLE --model NAME` writes them
             ):
     "Measure how near the posterior of points is to that of all rows"
     if evaluator!='posterior': raise ValueError(f"evaluator: points of a regression are judged by 'posterior', not {evaluator!r}")
-    S, st = rows_of(file, data)
-    r = near(st, S, control, draws, seed)
+    S, st = points_and_rows(file, data)
+    r = nearness(st, S, control, draws, seed)
     if json: return r
     keys = [k for k in ('kl_gauss','mean_error','cov_error','energy_distance','log_predictive','coverage') if r.get(k) is not None]
     def shown(mark): return [f'{r[k + mark]:.3f}' if r.get(k + mark) is not None else '' for k in keys]
     head = ('', f"{r['points']} points", *(['as many random rows'] if control else []), f"all {r['rows']:,} rows")
     cols = [keys, shown(''), *([shown('_random')] if control else []), shown('_rows')]
-    return table([*zip(*cols)], head) + f"\n{r['model']} regression; R-hat {r['rhat']:.3f}, effective size {r['ess']:.0f}, {r['seconds']:.1f} s"
+    how = f"{r['model']} regression; R-hat {r['rhat']:.3f}, effective size {r['ess']:.0f}, {r['seconds']:.1f} s"
+    return table([*zip(*cols)], head) + f'\n{how}'
 
+# %% ../nbs/970_cli.ipynb #cli-points-3
 def bpc_intervals(file, # points, as `bpc distill TABLE --model NAME` writes them
                   data:str=None, # rows to predict, with their labels (default: those that were put aside)
                   level:float=.9, # of the intervals
@@ -850,13 +855,14 @@ def bpc_intervals(file, # points, as `bpc distill TABLE --model NAME` writes the
                  ):
     "Predict rows of a table by the posterior of points, with intervals"
     if not 0 < level < 1: raise ValueError(f"level: found {level}; expected a part between 0 and 1, such as 0.9")
-    S, st = rows_of(file, data)
+    S, st = points_and_rows(file, data)
     rows = st.test if data is None else Rows(*(torch.cat(t) for t in zip(st.rows[:2], st.test[:2])))
     if not len(rows.x): raise ValueError("data: no rows were put aside; name a table with rows to predict")
     theta = long_chains(st.of, S, st.prior, draws=draws, seed=seed).pooled()
-    p, named = predictions(st, theta, rows.x, level, seed), rows.y.long().tolist() if st.classes else None
+    p, named = predict_rows(st, theta, rows.x, level, seed), rows.y.long().tolist() if st.classes else None
     at = (lambda t: t[range(len(named)), named]) if named else (lambda t: t) # of classes, the probability of the true one
-    each = [(st.classes[int(y)] if named else y, a, b, c) for y,a,b,c in zip(rows.y.tolist(), *(at(p[k]).tolist() for k in ('mean','low','high')))]
+    said = [at(p[k]).tolist() for k in ('mean','low','high')]
+    each = [(st.classes[int(y)] if named else y, *v) for y,*v in zip(rows.y.tolist(), *said)]
     head = st.label, *('probability',)*bool(named), *('predicted',)*(not named), 'low', 'high'
     if out: write_rows(out, head, each)
     r = dict(rows=len(each), level=level, log_predictive=log_predictive(st, theta, rows), coverage=coverage(st, theta, rows, level))
@@ -865,7 +871,7 @@ def bpc_intervals(file, # points, as `bpc distill TABLE --model NAME` writes the
     if r['coverage'] is not None: says += f", {100*r['coverage']:.0f} % of the labels within their {100*level:.0f} % interval"
     return table([[v if isinstance(v, str) else f'{v:.3g}' for v in row] for row in each[:10]], head) + f'\n{says}' + f'\n{out}'*bool(out)
 
-# %% ../nbs/970_cli.ipynb #cli-points-3
+# %% ../nbs/970_cli.ipynb #b2b67828
 def bpc_posterior(data, # points, or a table or set as in `bpc distill --model`
                   label:str=None, # column that the regression explains
                   model:str=None, # logistic, multinomial, poisson or linear
@@ -1077,7 +1083,8 @@ def parser(command:str, # a name in `COMMANDS`
         p.epilog = f"Options of another method: bpc {command} --method NAME --help"
     p.take('options', own | {k:Option(k, False, truth, h) for k,h in (('debug','show the traceback of an error'), ('help','show this'))})
     if command=='distill' and not modelled:
-        p.take('options', dict(model=Option('model', None, str, 'for a table: a regression, one of ' + ', '.join(MODELS) + '; --model NAME --help')))
+        help = f"for a table: a regression, one of {', '.join(MODELS)}; --model NAME --help"
+        p.take('options', dict(model=Option('model', None, str, help)))
     for title,opts in more(method).items():
         typed = {a.dest for a in p._actions}
         p.take(title, {k:o for k,o in opts.items() if k not in typed})

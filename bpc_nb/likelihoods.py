@@ -42,7 +42,7 @@ def by_pymc(S:Rows, draws:int=1000, seed:int=0): # as in `by_numpyro`
         got = pm.sample(draws, tune=500, chains=1, cores=1, random_seed=seed, progressbar=False)
     return got.posterior['beta'].values[0]
 
-# %% ../nbs/852_likelihoods.ipynb #36b0a941
+# %% ../nbs/852_likelihoods.ipynb #ccccd372
 STAN = '''
 data { int<lower=0> M; int<lower=0> D; matrix[M, D] x; array[M] int<lower=0> y; vector<lower=0>[M] w; }
 parameters { vector[D] beta; real intercept; }
@@ -59,8 +59,8 @@ def by_stan(S:Rows, folder, draws:int=1000, seed:int=0): # folder: where the pro
     from pathlib import Path
     (file := Path(folder)/'points.stan').write_text(STAN)
     x, y, w = arrays(S).values()
-    fit = CmdStanModel(stan_file=file).sample(dict(M=len(x), D=x.shape[1], x=x, y=y.astype(int), w=w), chains=1, iter_sampling=draws, iter_warmup=500,
-                                              seed=seed + 1, show_progress=False)
+    told = dict(M=len(x), D=x.shape[1], x=x, y=y.astype(int), w=w)
+    fit = CmdStanModel(stan_file=file).sample(told, chains=1, iter_sampling=draws, iter_warmup=500, seed=seed + 1, show_progress=False)
     return np.column_stack([fit.stan_variable('beta'), fit.stan_variable('intercept')])
 
 def has_stan() -> bool:

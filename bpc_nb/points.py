@@ -60,7 +60,8 @@ def total_of(m:Model, S:Rows, theta:Tensor) -> Tensor: # (K,P) -> (K,)
     "Weighted log likelihood of all points"
     return vmap(lambda t: S.w@m.log_lik(t, S.x, S.y))(theta)
 
-def psvi_loss(m:Model, S:Rows, rows:Rows, theta:Tensor, batch:int, gen:Generator, wide:float=1.) -> Tensor: # theta: (K,P), draws of q; wide: temperature of p
+def psvi_loss(m:Model, S:Rows, rows:Rows, theta:Tensor, # (K,P), draws of q
+              batch:int, gen:Generator, wide:float=1.) -> Tensor: # rows of a step; wide: temperature of p
     "A number whose gradient in the points is that of KL(q||p)"
     N = len(rows.x)
     i = torch.randint(N, (batch,), generator=gen) if batch < N else torch.arange(N)
@@ -104,7 +105,8 @@ def psvi(m:Model, rows:Rows, M:int, # points
     return learned_points(m, rows, some_rows(rows, M, stream(seed, 'start')), loss, sd, steps, lr, begin, seed, look)
 
 def contrastive(m:Model, rows:Rows, M:int, pos:Tensor, # draws (n,P) of the data's posterior
-                sd:float=1., steps:int=300, lr:float=.1, samples:int=64, flights:int=0, begin:int=1000, seed:int=0, look=None) -> Rows: # as in `psvi`
+                sd:float=1., steps:int=300, lr:float=.1, samples:int=64, # as in `psvi`
+                flights:int=0, begin:int=1000, seed:int=0, look=None) -> Rows: # likewise
     "Pseudo-points by contrastive divergence"
     p = gaussian_of(pos)
     L = torch.linalg.cholesky(p.cov)
