@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['coreset_mcmc', 'black_box_loss', 'black_box']
 
-# %% ../nbs/846_alive.ipynb #09ef029e
+# %% ../nbs/846_alive.ipynb #36d3a4bf
 import torch
 from torch import Generator, Tensor
 from torch.func import vmap
@@ -14,10 +14,9 @@ from .core import stream
 from .models import Model, Rows, laplace_of, potential
 from .points import learned_points, psvi_loss, some_rows, total_of, white
 from .samplers.hmc import hmc
-from .toy import Gaussian
 from .truth import whitened
 
-# %% ../nbs/846_alive.ipynb #81370616
+# %% ../nbs/846_alive.ipynb #91b40dde
 def coreset_mcmc(m:Model, rows:Rows, M:int, # points
                  sd:float=1., steps:int=1000, lr:float=.1, # deviation of the prior; of Adam on weights in units of N/M
                  chains:int=16, batch:int=1000, # rows of a step
@@ -36,7 +35,7 @@ def coreset_mcmc(m:Model, rows:Rows, M:int, # points
         z = alg.step(alg.init(z), gen).theta
         opt.zero_grad(); psvi_loss(m, S._replace(w=S.w*r), rows, back(z), batch, gen).backward(); opt.step()
         with torch.no_grad(): r.clamp_(min=0)
-        if look: look(i, now)
+        if look: look(i, S._replace(w=S.w*r.detach()))
     return S._replace(w=S.w*r.detach())
 
 # %% ../nbs/846_alive.ipynb #08ede618

@@ -61,7 +61,7 @@ from .search import as_grid_table, rekey, search
 from .show import can_draw, show_rows
 from .models import MODELS, Rows
 from .spaces import SPACES, space_of, write_rows
-from .study import POINT_METHODS, SETS, Study, condense, coverage, is_points, load_points, log_predictive
+from .study import POINT_METHODS, SETS, Study, beside, condense, coverage, is_points, load_points, log_predictive
 from .study import nearness, predict_rows, save_points, study
 from .tables import RESULTS, all_tables, markdown
 from .truth import ess, long_chains, rhat
@@ -806,6 +806,7 @@ def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabe
     out = Path(out or f'runs/{method}-{Path(data).stem}-{points}-{seed}/points.safetensors')
     if out.suffix!='.safetensors': raise ValueError(f"out: {out} is where points go; expected a name that ends in .safetensors")
     out.parent.mkdir(parents=True, exist_ok=True)
+    beside(out)
     S = condense(st, points, method, steps, seed)
     save_points(out, st, S, method=method, seed=seed, part=part, rows=rows, columns=columns)
     r = dict(points=len(S.x), rows=len(st.rows.x), model=st.model, method=method, seconds=round(time.time() - began, 1), file=str(out),
@@ -817,12 +818,12 @@ def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabe
 def points_and_rows(file, data) -> tuple: # data: None: where the file says; points, their study with all rows, in the file's units
     "Points and what they stand for"
     S, st, how = load_points(file)
-    full = study_from(source := data or st.source, None if (data or st.source) in (*SETS, 'simulated') else st.label, st.model,
-                      how.get('rows'), how.get('columns'), how['part'], st.prior, how['seed'])
+    source, own = data or st.source, dict(part=how['part'], prior=st.prior, seed=how['seed'])
+    if source in (*SETS, 'simulated'): full = study_from(source, None, st.model, how.get('rows'), how.get('columns'), **own)
+    else: full = study(source, st.label, st.model, like=st, **own)
     if full.names!=st.names:
         raise ValueError(f"data: {source} has the columns {', '.join(full.names)}, and the points of {file} {', '.join(st.names)}")
-    def own(r): return r._replace(x=(r.x*full.sd + full.mean - st.mean)/st.sd)
-    return S, st._replace(rows=own(full.rows), test=own(full.test))
+    return S, st._replace(rows=full.rows, test=full.test)
 
 def bpc_near(file, # points, as `bpc distill TABLE --model NAME` writes them
              data:str=None, # the table (default: as the file says)
@@ -858,11 +859,11 @@ def bpc_intervals(file, # points, as `bpc distill TABLE --model NAME` writes the
     S, st = points_and_rows(file, data)
     rows = st.test if data is None else Rows(*(torch.cat(t) for t in zip(st.rows[:2], st.test[:2])))
     if not len(rows.x): raise ValueError("data: no rows were put aside; name a table with rows to predict")
-    theta = long_chains(st.of, S, st.prior, draws=draws, seed=seed).pooled()
+    theta = long_chains(st.of, S, st.prior, draws=draws, seed=seed, classes=len(st.classes)).pooled()
     p, named = predict_rows(st, theta, rows.x, level, seed), rows.y.long().tolist() if st.classes else None
     at = (lambda t: t[range(len(named)), named]) if named else (lambda t: t) # of classes, the probability of the true one
     said = [at(p[k]).tolist() for k in ('mean','low','high')]
-    each = [(st.classes[int(y)] if named else y, *v) for y,*v in zip(rows.y.tolist(), *said)]
+    each = [(st.classes[int(y)] if named else y, *v) for y,*v in zip((rows.y*st.sd[-1] + st.mean[-1]).tolist(), *said)]
     head = st.label, *('probability',)*bool(named), *('predicted',)*(not named), 'low', 'high'
     if out: write_rows(out, head, each)
     r = dict(rows=len(each), level=level, log_predictive=log_predictive(st, theta, rows), coverage=coverage(st, theta, rows, level))
@@ -875,7 +876,7 @@ def bpc_intervals(file, # points, as `bpc distill TABLE --model NAME` writes the
 def bpc_posterior(data, # points, or a table or set as in `bpc distill --model`
                   label:str=None, # column that the regression explains
                   model:str=None, # logistic, multinomial, poisson or linear
-                  prior:float=1., # deviation of every parameter, in units of standardised columns
+                  prior:float=None, # deviation of every parameter, in units of standardised columns (default: 1, or the points' own)
                   rows:int=10_000, # of simulated data
                   columns:int=10, # of simulated data
                   chains:int=4, # that run at once
@@ -889,8 +890,10 @@ def bpc_posterior(data, # points, or a table or set as in `bpc distill --model`
     if Path(data).is_file() and is_points(data):
         if label or model: raise ValueError(f"{'label' if label else 'model'}: {data} holds points, which have their own; leave it out")
         st = load_points(data)[1]
-    else: st = study_from(data, label, model, rows, columns, 0., prior, seed)
-    c = long_chains(st.of, st.rows, st.prior, chains, draws, seed=seed, progress=not json)
+        if prior is not None: st = st._replace(prior=prior)
+    else: st = study_from(data, label, model, rows, columns, 0., 1. if prior is None else prior, seed)
+    if not st.prior > 0: raise ValueError(f"prior: found {prior}; expected a deviation above 0")
+    c = long_chains(st.of, st.rows, st.prior, chains, draws, seed=seed, progress=not json, classes=len(st.classes))
     t, names = c.theta, st.parameters
     q = torch.stack([t.flatten(0, 1).quantile(p, 0) for p in (.05, .95)])
     each = [dict(parameter=k, mean=m, sd=s, low=a, high=b, rhat=r, ess=n) for k,m,s,a,b,r,n in zip(names, *(v.tolist() for v in (
@@ -899,7 +902,8 @@ def bpc_posterior(data, # points, or a table or set as in `bpc distill --model`
     if json: return dict(parameters=each, rhat=c.meta['rhat'], ess=c.meta['ess'], seconds=c.meta['seconds'], rows=len(st.rows.x))
     shown = [(e['parameter'], *(f"{e[k]:.3f}" for k in ('mean','sd','low','high','rhat')), f"{e['ess']:.0f}") for e in each]
     return table(shown, ('parameter', 'mean', 'sd', '5 %', '95 %', 'R-hat', 'ESS')) + \
-        f"\n{len(st.rows.x):,} {'points' if st.rows.w is not None else 'rows'}, {c.meta['seconds']:.1f} s" + f'\n{out}'*bool(out)
+        f"\n{len(st.rows.x):,} {'points' if st.rows.w is not None else 'rows'}, standardised columns, {c.meta['seconds']:.1f} s" \
+        + f'\n{out}'*bool(out)
 
 # %% ../nbs/970_cli.ipynb #7459798f
 def bpc_zoo(data:str=None, # print the card of one, else list all
@@ -1078,13 +1082,12 @@ def parser(command:str, # a name in `COMMANDS`
     p = Parser(f'bpc {command}', usage=f'bpc {command} [OPTIONS]', description=f.__doc__, allow_abbrev=False, add_help=False)
     if word: take_word(p, Option(word, inspect.signature(f).parameters[word].default, str, docments(f)[word]))
     own = options(f, skip=(word,))
+    if command=='distill' and not modelled:
+        own['model'] = Option('model', None, str, f"for a table: a regression, one of {', '.join(MODELS)}; --model NAME --help")
     if 'method' in own and not modelled:
         method = method or own['method'].default
         p.epilog = f"Options of another method: bpc {command} --method NAME --help"
     p.take('options', own | {k:Option(k, False, truth, h) for k,h in (('debug','show the traceback of an error'), ('help','show this'))})
-    if command=='distill' and not modelled:
-        help = f"for a table: a regression, one of {', '.join(MODELS)}; --model NAME --help"
-        p.take('options', dict(model=Option('model', None, str, help)))
     for title,opts in more(method).items():
         typed = {a.dest for a in p._actions}
         p.take(title, {k:o for k,o in opts.items() if k not in typed})

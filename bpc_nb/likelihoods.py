@@ -16,27 +16,27 @@ def arrays(S:Rows) -> dict: # points
     "What the programs below take: x, y and w as NumPy arrays"
     return dict(x=S.x.numpy(), y=S.y.numpy(), w=np.ones(len(S.x)) if S.w is None else S.w.numpy())
 
-# %% ../nbs/852_likelihoods.ipynb #2091e380
-def by_numpyro(S:Rows, draws:int=1000, seed:int=0): # draws: of one chain; (n,D+1): coefficients and intercept
+# %% ../nbs/852_likelihoods.ipynb #ddb5b4c4
+def by_numpyro(S:Rows, draws:int=1000, seed:int=0, sd:float=1.): # of one chain; sd: of the prior; (n,D+1): coefficients, intercept
     "Poisson regression of weighted points by NumPyro's NUTS"
     import jax, jax.numpy as jnp, numpyro
     import numpyro.distributions as dist
     numpyro.enable_x64()
     def model(x, y, w):
-        beta = numpyro.sample('beta', dist.Normal(jnp.zeros(x.shape[1] + 1), 1.))
+        beta = numpyro.sample('beta', dist.Normal(jnp.zeros(x.shape[1] + 1), sd))
         eta = x@beta[:-1] + beta[-1]
         numpyro.factor('points', (w*dist.Poisson(jnp.exp(eta)).log_prob(y)).sum()) # the line
     mcmc = numpyro.infer.MCMC(numpyro.infer.NUTS(model), num_warmup=500, num_samples=draws, progress_bar=False)
     mcmc.run(jax.random.key(seed), **arrays(S))
     return np.asarray(mcmc.get_samples()['beta'])
 
-# %% ../nbs/852_likelihoods.ipynb #aeb85dab
-def by_pymc(S:Rows, draws:int=1000, seed:int=0): # as in `by_numpyro`
+# %% ../nbs/852_likelihoods.ipynb #13eedf53
+def by_pymc(S:Rows, draws:int=1000, seed:int=0, sd:float=1.): # as in `by_numpyro`
     "Poisson regression of weighted points by PyMC's NUTS"
     import pymc as pm
     x, y, w = arrays(S).values()
     with pm.Model():
-        beta = pm.Normal('beta', 0, 1, shape=x.shape[1] + 1)
+        beta = pm.Normal('beta', 0, sd, shape=x.shape[1] + 1)
         eta = x@beta[:-1] + beta[-1]
         pm.Potential('points', (w*pm.logp(pm.Poisson.dist(pm.math.exp(eta)), y)).sum()) # the line
         got = pm.sample(draws, tune=500, chains=1, cores=1, random_seed=seed, progressbar=False)

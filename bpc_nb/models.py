@@ -126,7 +126,8 @@ def distinct_columns(x:Tensor, called:Callable): # called: `column's number -> i
         raise ValueError(f"x: columns {', '.join(map(called, some[:6]))} are a linear function of each other; leave one of them out")
 
 def separated(m:Model, rows:Rows, theta:Tensor) -> bool: # theta: (P,), the mode
-    "Whether a plane separates two classes, so that the prior alone decides how sure one is"
-    if m.name!='logistic': return False
-    right = lambda t: (2*rows.y - 1)*predictor(t, rows.x) > 0
-    return right(theta).double().mean() > .9 and bool(right(laplace_of(m, rows, theta, 1e3).mean).all()) # as good as without a prior
+    "Whether planes separate the classes, so that the prior alone decides how sure one is"
+    if m.name not in ('logistic','multinomial') or rows.w is not None: return False
+    def right(t): return (predictor(t, rows.x) > 0)==(rows.y > .5) if m.name=='logistic' else logits(t, rows.x).argmax(1)==rows.y
+    if right(theta).double().mean() <= .9: return False
+    return bool(right(laplace_of(m, rows, theta, 1e3).mean).all()) # as good as without a prior

@@ -122,7 +122,7 @@ def test_every_option_reaches_its_function(monkeypatch):
     for m in registry():
         words, takes = [], cli.options(registry()[m].make)
         for a in cli.parser('distill', m)._actions:
-            if not a.option_strings or a.dest in ('help', 'debug', 'method', 'json', 'experts', 'minutes', 'resume') or a.option_strings[0] in loaded: continue
+            if not a.option_strings or a.dest in ('help', 'debug', 'method', 'model', 'json', 'experts', 'minutes', 'resume') or a.option_strings[0] in loaded: continue
             words += [a.option_strings[0], *value(a)]
         assert cli.main(['distill', 'digits', '--method', m, '--json', *words]) == 0
         assert takes.keys() <= seen.keys()
@@ -180,7 +180,7 @@ def test_sentences_in_words_of_the_command_line():
 
 def test_list(bpc):
     found = json.loads(bpc('list', '--json')[1])
-    assert [*found] == ['methods', 'datasets', 'networks', 'energies', 'protocols', 'decoders', 'evaluators', 'metrics', 'spaces']
+    assert [*found] == ['methods', 'datasets', 'networks', 'energies', 'protocols', 'decoders', 'evaluators', 'metrics', 'spaces', 'models', 'points']
     assert found['decoders']==['identity', 'factor2'] and {'students', 'ridge', 'hmc'} <= {*found['evaluators']} and 'ece' in found['metrics'] and found['spaces']==['images', 'vectors', 'sequences']
     assert 'cd' in found['methods'] and 'digits' in found['datasets'] and 'convnet' in found['networks'] and 'focal' in found['energies'] and 'dc' in found['protocols']
     assert re.match(r'methods .*\bcd, ', bpc('list')[1])
@@ -343,7 +343,7 @@ AS_JSON = dict( # command -> words that make it cheap
     relabel='s.safetensors --out labels.safetensors --net convnet:width=4,depth=2,norm=batch --experts epochs=1 --epochs 2', poison='digits --attacked 3 --target 8 --net mlp:width=8 --experts n=2,epochs=1 --steps 2 --ipc 1',
     inspect='s.safetensors --net mlp:width=8 --experts n=1,epochs=1', rekey='lines', bench='--quick --kinds students --contenders floor --repeats 1 --out b.jsonl',
     remember='digits --per-class 2 --net mlp:width=8', rank='nets.toml --on s.safetensors --runs 1', audit='s.safetensors --net mlp:width=8 --runs 1 --protocol brief --passes 2000',
-    scale='--quick --L 1 --steps 1 --out s.jsonl', demo='', doctor='', completion='')
+    scale='--quick --L 1 --steps 1 --out s.jsonl', posterior='diabetes --draws 400', demo='', doctor='', completion='')
 
 
 @pytest.mark.parametrize('command', cli.COMMANDS)

@@ -68,7 +68,7 @@ def test_draws(bpc, points, claims, tmp_path):
 def test_bad_input(refused, points, claims, tmp_path):
     refused('distill', claims, '--model', 'poisson', parts=('--label one of age, region, km, claims',))
     refused('distill', claims, '--model', 'posson', '--label', 'claims', parts=("'posson'", "'poisson'"))
-    refused('distill', claims, '--model', 'logistic', '--label', 'claims', parts=('expects 2', "'multinomial'"))
+    refused('distill', claims, '--model', 'logistic', '--label', 'claims', parts=('expects at most 2', "'multinomial'"))
     refused('distill', claims, '--model', 'poisson', '--label', 'age', parts=('y: example', 'whole number'))
     refused('distill', claims, '--model', 'poisson', '--label', 'claims', '--points', 10**6, parts=('points: found 1000000', 'expected 1 to 540'))
     refused('distill', claims, '--model', 'poisson', '--label', 'claims', '--method', 'dc', parts=("method: unknown 'dc'", 'psvi'))
@@ -79,4 +79,27 @@ def test_bad_input(refused, points, claims, tmp_path):
     refused('evaluate', points, '--evaluator', 'students', parts=("'posterior'", "'students'"))
     refused('predictive', points, '--level', 2, parts=('level: found 2',))
     write_rows(other := tmp_path/'other.csv', ['age', 'claims'], [(1., 2), (2., 1), (4., 0)])
-    refused('evaluate', points, '--data', other, parts=('has the columns age', 'region=south'))
+    refused('evaluate', points, '--data', other, parts=("has no column 'region'",))
+    refused('distill', claims, '--model', 'poisson', '--label', 'claims', '--steps', 0, parts=('steps: found 0',))
+    refused('posterior', points, '--draws', 2, parts=('draws: found 2',))
+    refused('posterior', points, '--prior', -1, parts=('prior: found -1',))
+
+
+def test_a_table_that_was_there_stays(refused, claims):
+    before = claims.read_bytes()
+    refused('distill', claims, '--model', 'poisson', '--label', 'claims', *SHORT, '--out', claims.with_suffix('.safetensors'),
+            parts=('does not belong to points',))
+    assert claims.read_bytes() == before
+
+
+def test_new_rows_are_read_as_the_points_were(bpc, refused, points, tmp_path):
+    write_rows(few := tmp_path/'few.csv', ['km', 'claims', 'region', 'age'], [(3., 1, 'south', 30.), (8., 0, 'south', 60.)])
+    r = json.loads(bpc('predictive', points, '--data', few, '--json')[1])
+    assert r['rows'] == 2 and r['log_predictive'] > -5
+    write_rows(east := tmp_path/'east.csv', ['km', 'claims', 'region', 'age'], [(3., 1, 'east', 30.)])
+    refused('predictive', points, '--data', east, parts=("'east'", 'the points know north, south'))
+
+
+def test_another_prior_for_the_same_points(bpc, points):
+    sd = [json.loads(bpc('posterior', points, '--draws', 300, '--prior', p, '--json')[1])['parameters'][0]['sd'] for p in (.05, 5)]
+    assert sd[0] < .9*sd[1]
