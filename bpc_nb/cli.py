@@ -61,8 +61,8 @@ from .search import as_grid_table, rekey, search
 from .show import can_draw, show_rows
 from .models import MODELS, Rows
 from .spaces import SPACES, space_of, write_rows
-from .study import POINT_METHODS, SETS, Study, beside, condense, coverage, is_points, load_points, log_predictive
-from .study import nearness, predict_rows, save_points, study
+from .study import POINT_METHODS, SETS, Study, condense, coverage, is_points, load_points, log_predictive
+from .study import nearness, own_table, predict_rows, save_points, study
 from .tables import RESULTS, all_tables, markdown
 from .truth import ess, long_chains, rhat
 from .teacher import SPEC, images_alone, relabelled, squeezed, teacher_of, training_for, training_of
@@ -806,7 +806,7 @@ def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabe
     out = Path(out or f'runs/{method}-{Path(data).stem}-{points}-{seed}/points.safetensors')
     if out.suffix!='.safetensors': raise ValueError(f"out: {out} is where points go; expected a name that ends in .safetensors")
     out.parent.mkdir(parents=True, exist_ok=True)
-    beside(out)
+    own_table(out)
     S = condense(st, points, method, steps, seed)
     save_points(out, st, S, method=method, seed=seed, part=part, rows=rows, columns=columns)
     r = dict(points=len(S.x), rows=len(st.rows.x), model=st.model, method=method, seconds=round(time.time() - began, 1), file=str(out),
@@ -889,8 +889,7 @@ def bpc_posterior(data, # points, or a table or set as in `bpc distill --model`
     if out: with_arviz()
     if Path(data).is_file() and is_points(data):
         if label or model: raise ValueError(f"{'label' if label else 'model'}: {data} holds points, which have their own; leave it out")
-        st = load_points(data)[1]
-        if prior is not None: st = st._replace(prior=prior)
+        st = (own := load_points(data)[1])._replace(prior=own.prior if prior is None else prior)
     else: st = study_from(data, label, model, rows, columns, 0., 1. if prior is None else prior, seed)
     if not st.prior > 0: raise ValueError(f"prior: found {prior}; expected a deviation above 0")
     c = long_chains(st.of, st.rows, st.prior, chains, draws, seed=seed, progress=not json, classes=len(st.classes))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SETS', 'POINT_METHODS', 'KIND', 'Study', 'standardised', 'labels_for', 'in_memory', 'coded', 'read_study',
-           'known_study', 'study', 'posterior_of', 'greedy', 'condense', 'beside', 'save_points', 'is_points',
+           'known_study', 'study', 'posterior_of', 'greedy', 'condense', 'own_table', 'save_points', 'is_points',
            'load_points', 'predict_rows', 'log_predictive', 'coverage', 'tested', 'nearness']
 
 # %% ../nbs/850_study.ipynb #bf213a9a
@@ -94,7 +94,7 @@ def in_memory(need:float, name:str): # need: MB
         raise ValueError(f"source: {name} needs about {need/1e3:.1f} GB and {free/1e3:.1f} GB are free; take a part of its rows, "
                          f"one in {int(need/free*1.3) + 1}")
 
-# %% ../nbs/850_study.ipynb #288821f3
+# %% ../nbs/850_study.ipynb #029550c8
 def coded(c, a) -> Tensor: # `Column`, pyarrow's column; (N,width)
     "A column of x: numbers as they are, names as 0 and 1 for all but the first"
     if c.kind=='number': return torch.tensor(np.asarray(a.to_pylist(), dtype=np.float64))[:,None]
@@ -102,6 +102,7 @@ def coded(c, a) -> Tensor: # `Column`, pyarrow's column; (N,width)
         raise ValueError(f"source: column {c.name!r} holds {min(odd)!r}, and the points know {', '.join(c.values)}")
     return entries(c, a).double()[:,int(c.kind=='category'):]
 
+# %% ../nbs/850_study.ipynb #ad7f516e
 def read_study(source, # a .csv, .tsv or .parquet file
                label:str=None, # its column of labels
                model:str='logistic', # a name in `MODELS`
@@ -128,7 +129,7 @@ def read_study(source, # a .csv, .tsv or .parquet file
     facts = dict(columns=tuple(columns), classes=classes, label=label, source=str(source))
     return standardised(model, x, y, names, numbers, like=like, **facts, **how)
 
-# %% ../nbs/850_study.ipynb #bc5d37e2
+# %% ../nbs/850_study.ipynb #9c41a77e
 SETS = {'breast_cancer':'logistic', 'wine':'multinomial', 'diabetes':'linear'} # of scikit-learn, and the model of each
 
 def known_study(name:str, # in `SETS`, or 'simulated'
@@ -157,7 +158,7 @@ def study(source, label:str=None, model:str=None, **how) -> Study: # source: a f
     if isinstance(source, str) and source in (*SETS, 'simulated'): return known_study(source, model, **how)
     return read_study(source, label, model or 'logistic', **how)
 
-# %% ../nbs/850_study.ipynb #7e680998
+# %% ../nbs/850_study.ipynb #bc229dd8
 def posterior_of(st:Study, draws:int=2000, seed:int=0) -> Tensor: # (n,P)
     "Draws of the posterior of all rows"
     o = dict(seed=seed, classes=len(st.classes))
@@ -184,7 +185,7 @@ POINT_METHODS = { # name -> `(study, points, seed, more)`; more: steps of what i
     'cd':lambda st, M, seed, more: contrastive(st.of, st.rows, M, posterior_of(st, 4000, seed), st.prior, seed=seed,
                                                flights=4*(len(st.rows.x) < 1000), **more)} # few rows: a skewed posterior
 
-# %% ../nbs/850_study.ipynb #d8f6ac38
+# %% ../nbs/850_study.ipynb #fed0b25c
 def condense(st:Study, points:int=100, method:str='cd', # in `POINT_METHODS`
              steps:int=None, seed:int=0) -> Rows: # steps: None: the method's own
     "Points with weights that stand for all rows"
@@ -194,10 +195,10 @@ def condense(st:Study, points:int=100, method:str='cd', # in `POINT_METHODS`
     if steps is not None and steps < 1: raise ValueError(f'steps: found {steps}; expected at least 1')
     return way(st, points, seed, {} if steps is None else dict(steps=steps))
 
-# %% ../nbs/850_study.ipynb #2b82fa77
+# %% ../nbs/850_study.ipynb #f87b6bbe
 KIND = 'bpc-points'
 
-def beside(path) -> Path:
+def own_table(path) -> Path:
     "The table beside a file of points; never one that was there before"
     path = Path(path)
     if (table := path.with_suffix('.csv')).exists() and not is_points(path):
@@ -206,7 +207,7 @@ def beside(path) -> Path:
 
 def save_points(path, st:Study, S:Rows, **how): # how: kept as text, e.g. method and seed
     "Points as a file, and as a .csv beside it"
-    table = beside(path)
+    table = own_table(path)
     facts = {k:getattr(st, k) for k in ('model','names','classes','label','source','prior')} | dict(N=len(st.rows.x), how=how)
     facts |= dict(columns=[tuple(c) for c in st.columns])
     exact = {k:t.double().contiguous() for k,t in dict(x=S.x, y=S.y, w=S.w, mean=st.mean, sd=st.sd).items()}
@@ -216,7 +217,7 @@ def save_points(path, st:Study, S:Rows, **how): # how: kept as text, e.g. method
     while weight in (*st.names, st.label): weight += ' of point'
     write_rows(table, [*st.names, st.label, weight], ([*x, v, w] for x,v,w in zip(own[:,:-1].tolist(), y, S.w.tolist())))
 
-# %% ../nbs/850_study.ipynb #ebc4032b
+# %% ../nbs/850_study.ipynb #d268f8c5
 def is_points(path) -> bool:
     "Whether a file holds points of a regression"
     try:
@@ -235,7 +236,7 @@ def load_points(path) -> tuple: # points, the study that they stand for without 
     facts |= {k:tuple(facts[k]) for k in ('names','classes')} | dict(columns=tuple(Column(a, b, tuple(c)) for a,b,c in facts['columns']))
     return S, Study(rows=S, test=S, mean=t['mean'], sd=t['sd'], **facts), how | dict(N=N)
 
-# %% ../nbs/850_study.ipynb #243cf5f0
+# %% ../nbs/850_study.ipynb #f285f176
 def predict_rows(st:Study, theta:Tensor, x:Tensor, # draws (n,P), rows (N,D)
                  level:float=.9, seed:int=0, most:int=500) -> dict: # most: draws that are used
     "What a posterior says of rows: mean and interval of the label, or the probability of each class"
@@ -262,7 +263,7 @@ def coverage(st:Study, theta:Tensor, rows:Rows, level:float=.9) -> float|None: #
     y = rows.y*st.sd[-1] + st.mean[-1]
     return ((y >= p['low']) & (y <= p['high'])).double().mean().item()
 
-# %% ../nbs/850_study.ipynb #35b9abe4
+# %% ../nbs/850_study.ipynb #e38c4157
 def tested(st:Study, theta:Tensor) -> dict: # draws (n,P)
     "What draws predict of the rows that were put aside"
     if not len(st.test.x): return dict(log_predictive=None, coverage=None)
