@@ -842,12 +842,13 @@ def bpc_near(file, # points, as `bpc distill TABLE --model NAME` writes them
     def shown(mark): return [f'{r[k + mark]:.3f}' if r.get(k + mark) is not None else '' for k in keys]
     head = ('', f"{r['points']} points", *(['as many random rows'] if control else []), f"all {r['rows']:,} rows")
     cols = [keys, shown(''), *([shown('_random')] if control else []), shown('_rows')]
-    how = f"{r['model']} regression; R-hat {r['rhat']:.3f}, effective size {r['ess']:.0f}, {r['seconds']:.1f} s"
+    how = 'nearer is lower; log_predictive: higher is better; coverage: of intervals of 90 %\n'
+    how += f"{r['model']} regression; R-hat {r['rhat']:.3f}, effective size {r['ess']:.0f}, {r['seconds']:.1f} s"
     return table([*zip(*cols)], head) + f'\n{how}'
 
 # %% ../nbs/970_cli.ipynb #cli-points-3
 def bpc_intervals(file, # points, as `bpc distill TABLE --model NAME` writes them
-                  data:str=None, # rows to predict, with their labels (default: those that were put aside)
+                  data:str=None, # rows to predict, with or without their labels (default: those that were put aside)
                   level:float=.9, # of the intervals
                   out:str=None, # a .csv of all predictions
                   draws:int=500, # of each of four chains
@@ -860,15 +861,18 @@ def bpc_intervals(file, # points, as `bpc distill TABLE --model NAME` writes the
     rows = st.test if data is None else Rows(*(torch.cat(t) for t in zip(st.rows[:2], st.test[:2])))
     if not len(rows.x): raise ValueError("data: no rows were put aside; name a table with rows to predict")
     theta = long_chains(st.of, S, st.prior, draws=draws, seed=seed, classes=len(st.classes)).pooled()
-    p, named = predict_rows(st, theta, rows.x, level, seed), rows.y.long().tolist() if st.classes else None
+    p, told = predict_rows(st, theta, rows.x, level, seed), not rows.y.isnan().any()
+    named = (rows.y.long() if told else p['mean'].argmax(1)).tolist() if st.classes else None # without labels, the likeliest class
     at = (lambda t: t[range(len(named)), named]) if named else (lambda t: t) # of classes, the probability of the true one
     said = [at(p[k]).tolist() for k in ('mean','low','high')]
-    each = [(st.classes[int(y)] if named else y, *v) for y,*v in zip((rows.y*st.sd[-1] + st.mean[-1]).tolist(), *said)]
+    y = [st.classes[k] for k in named] if named else (rows.y*st.sd[-1] + st.mean[-1]).tolist() if told else ['']*len(rows.x)
+    each = [*zip(y, *said)]
     head = st.label, *('probability',)*bool(named), *('predicted',)*(not named), 'low', 'high'
     if out: write_rows(out, head, each)
-    r = dict(rows=len(each), level=level, log_predictive=log_predictive(st, theta, rows), coverage=coverage(st, theta, rows, level))
+    r = dict(rows=len(each), level=level, log_predictive=log_predictive(st, theta, rows) if told else None,
+             coverage=coverage(st, theta, rows, level) if told else None)
     if json: return r
-    says = f"{r['rows']} rows, mean log predictive density {r['log_predictive']:.3f}"
+    says = f"{r['rows']} rows" + (f", mean log predictive density {r['log_predictive']:.3f}" if told else ' without labels')
     if r['coverage'] is not None: says += f", {100*r['coverage']:.0f} % of the labels within their {100*level:.0f} % interval"
     return table([[v if isinstance(v, str) else f'{v:.3g}' for v in row] for row in each[:10]], head) + f'\n{says}' + f'\n{out}'*bool(out)
 
@@ -886,8 +890,8 @@ def bpc_posterior(data, # points, or a table or set as in `bpc distill --model`
                   json:bool=False, # print one JSON object
                  ):
     "Draw from the posterior of a regression, of all rows of a table or of points"
-    if out: with_arviz()
-    if Path(data).is_file() and is_points(data):
+    if out and with_arviz() and Path(out).suffix!='.nc': raise ValueError(f'out: {out} is no place for draws; name a .nc file')
+    if Path(data).suffix=='.safetensors' or is_points(data):
         if label or model: raise ValueError(f"{'label' if label else 'model'}: {data} holds points, which have their own; leave it out")
         st = (own := load_points(data)[1])._replace(prior=own.prior if prior is None else prior)
     else: st = study_from(data, label, model, rows, columns, 0., 1. if prior is None else prior, seed)

@@ -102,7 +102,7 @@ def coded(c, a) -> Tensor: # `Column`, pyarrow's column; (N,width)
         raise ValueError(f"source: column {c.name!r} holds {min(odd)!r}, and the points know {', '.join(c.values)}")
     return entries(c, a).double()[:,int(c.kind=='category'):]
 
-# %% ../nbs/850_study.ipynb #ad7f516e
+# %% ../nbs/850_study.ipynb #2b078ef6
 def read_study(source, # a .csv, .tsv or .parquet file
                label:str=None, # its column of labels
                model:str='logistic', # a name in `MODELS`
@@ -115,12 +115,14 @@ def read_study(source, # a .csv, .tsv or .parquet file
     t = open_table(files[0])
     if label is None:
         raise ValueError(f"label: name the column that {model} regression explains, label= one of {', '.join(t.column_names)}")
-    choose(label, t.column_names, 'label')
+    unknown = like is not None and label not in t.column_names # rows to predict need no label
+    if not unknown: choose(label, t.column_names, 'label')
     rest = [c for c in t.column_names if c!=label]
     if not rest: raise ValueError(f"source: {source} has no column beside the label {label!r}")
     if like and (gone := [c.name for c in like.columns if c.name not in rest]):
         raise ValueError(f"source: {source} has no column {gone[0]!r}, which the points were made with")
-    y, classes = labels_for(m, entire(label, t[label]), label, like.classes if like else ())
+    if unknown: y, classes = torch.full((len(t),), float('nan')), like.classes
+    else: y, classes = labels_for(m, entire(label, t[label]), label, like.classes if like else ())
     columns = like.columns if like else [column(c, entire(c, t[c])) for c in rest]
     x = torch.cat([coded(c, entire(c.name, t[c.name])) for c in columns], 1)
     own = lambda c: c.values[1:] if c.kind=='category' else ('',)

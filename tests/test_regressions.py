@@ -100,6 +100,20 @@ def test_new_rows_are_read_as_the_points_were(bpc, refused, points, tmp_path):
     refused('predictive', points, '--data', east, parts=("'east'", 'the points know north, south'))
 
 
+def test_rows_without_labels(bpc, points, tmp_path):
+    write_rows(new := tmp_path/'new.csv', ['km', 'region', 'age'], [(3., 'south', 30.), (8., 'south', 60.)])
+    r = json.loads(bpc('predictive', points, '--data', new, '--json')[1])
+    assert r['rows'] == 2 and r['coverage'] is None and r['log_predictive'] is None
+    code, out, err = bpc('predictive', points, '--data', new, '--out', tmp_path/'said.csv')
+    assert code == 0 and '2 rows without labels' in out and len((tmp_path/'said.csv').read_text().splitlines()) == 3
+
+
+def test_draws_of_what_is_no_file(refused, points, claims, tmp_path):
+    (tmp_path/'fake.safetensors').write_text('no')
+    for path in tmp_path/'none.safetensors', tmp_path/'fake.safetensors': refused('posterior', path, parts=('holds no points of a regression',))
+    refused('posterior', points, '--out', tmp_path/'x', parts=('name a .nc file',))
+
+
 def test_another_prior_for_the_same_points(bpc, points):
     sd = [json.loads(bpc('posterior', points, '--draws', 300, '--prior', p, '--json')[1])['parameters'][0]['sd'] for p in (.05, 5)]
     assert sd[0] < .9*sd[1]
