@@ -26,21 +26,22 @@ FILES = dict(rank=DIGITS, rank_lr=DIGITS, # data, protocol of coresets' lines, t
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 
 def learned(method:str, ipc:int, data:str, protocol:str): # the best on held-out images, of digits' fold 0
-    rows = [r for r in done(HERE).values() if of_students(r) and (r.get('method'), r.get('ipc'), r.get('fold'), r.get('data'), r.get('protocol'))
-            ==(method, ipc, 0 if data=='digits' else None, data, protocol) and r['config'].get('decode', 'identity')=='identity' and r['config'].get('L', 1)]
+    rows = [r for r in done(HERE).values() if of_students(r) and 'config' in r and (r.get('method'), r.get('ipc'), r.get('fold'), r.get('data'), r.get('protocol'))
+            ==(method, ipc, 0 if data=='digits' else None, data, protocol) and r['config'].get('decode', 'identity')=='identity'
+            and r['config'].get('L', 1)]
     rows = sorted(rows, key=lambda r: -r['held_out'])
     return next((read_coreset(p) for r in rows if (p := coreset_file(r, HERE))), None)
 
-def proxies(data, full:dict, stops, lines:str, **_) -> dict: # name -> (coreset, options of training, images a class)
+def proxies(D, full:dict, stops, lines:str, **_) -> dict: # name -> (coreset, options of training, images a class)
     def everything(share=1):
-        n = round(share*len(data.train.y))
-        i = torch.randperm(len(data.train.y), generator=stream(0, 'share'))[:n]
-        return data.draw(1, stream(0, 'whole'))._replace(x=data.train.x[i], y=data.train.y[i])
+        n = round(share*len(D.train.y))
+        i = torch.randperm(len(D.train.y), generator=stream(0, 'share'))[:n]
+        return D.draw(1, stream(0, 'whole'))._replace(x=D.train.x[i], y=D.train.y[i])
     out = {'truth':(everything(), full, None)}
     for ipc in (1, 10):
-        out |= {f'random, {ipc}':(data.draw(ipc, stream(0, 'rank')), {}, ipc),
-                f'herding, {ipc}':(distill('herding', data, ipc, features='pixels', select_runs=1, progress=False), {}, ipc)}
-        out |= {f'{m}, {ipc}':(S, {}, ipc) for m in ('cd','fkl','dm') if (S := learned(m, ipc, data.name, lines)) is not None}
+        out |= {f'random, {ipc}':(D.draw(ipc, stream(0, 'rank')), {}, ipc),
+                f'herding, {ipc}':(distill('herding', D, ipc, features='pixels', select_runs=1, progress=False), {}, ipc)}
+        out |= {f'{m}, {ipc}':(S, {}, ipc) for m in ('cd','fkl','dm') if (S := learned(m, ipc, D.name, lines)) is not None}
     return out | {f'early stopping, {e} epochs':(everything(min(1, e)), full | dict(epochs=max(1, e)), None) for e in stops}
 
 if __name__=='__main__':
