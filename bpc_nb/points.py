@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['gaussian_of', 'distances', 'some_rows', 'white', 'moved_on', 'total_of', 'psvi_loss', 'cd_loss', 'learned_points',
-           'psvi', 'contrastive']
+           'in_total', 'psvi', 'contrastive']
 
 # %% ../nbs/844_points.ipynb #88914edf
 import torch
@@ -79,19 +79,32 @@ def learned_points(m:Model, rows:Rows, S:Rows, loss, # S: where to begin; loss: 
                    sd:float=1., steps:int=300, lr:float=.1, # deviation of the prior
                    begin:int=1000, # rows that the first, wide posterior is worth; at least N: no temperature
                    seed:int=0, look=None) -> Rows: # look: `(step, S)`, after each step
-    "Points and weights that go down a loss"
-    u, v = S.x.clone().requires_grad_(), torch.zeros_like(S.w).requires_grad_()
-    gen, opt = stream(seed, 'points'), torch.optim.Adam([u, v], lr)
+    "Points and weights, and labels that are numbers, that go down a loss"
+    u, y, v = S.x.clone().requires_grad_(), S.y.clone().requires_grad_(m.wants=='number'), torch.zeros_like(S.w).requires_grad_()
+    gen, opt = stream(seed, 'points'), torch.optim.Adam([t for t in (u, y, v) if t.requires_grad], lr)
     P = m.size(rows.x.shape[1], int(rows.y.max()) + 1)
-    def at(u, v, tau=1.): return Rows(u, S.y, S.w*v.exp()/tau)
+    def at(tau=1.): return Rows(u, y, S.w*v.exp()/tau)
+    def still(tau=1.): return Rows(*(t.detach().clone() for t in at(tau)))
     q, hot = Gaussian(torch.zeros(P, dtype=u.dtype), None), max(1, len(rows.x)/begin)
     for i in range(steps):
         part, tau = i/steps, hot**max(0, 1 - 1.5*i/steps)
         for g in opt.param_groups: g['lr'] = lr*.01**max(0, (part - .3)/.7)
-        q = laplace_of(m, at(u.detach(), v.detach(), tau), q.mean, sd, 20)
-        opt.zero_grad(); loss(at(u, v, tau), q, tau, gen).backward(); opt.step()
-        if look: look(i, at(u.detach().clone(), v.detach()))
-    return at(u.detach(), v.detach())
+        q = laplace_of(m, still(tau), q.mean, sd, 20)
+        opt.zero_grad(); loss(at(tau), q, tau, gen).backward(); opt.step()
+        if look: look(i, still())
+    return still()
+
+# %% ../nbs/844_points.ipynb #tot844b
+def in_total(m:Model, S:Rows, pos:Tensor, sd:float=1., rounds:int=5, draws:int=1000) -> Rows: # pos: draws (n,P) of p
+    "Points with the total weight at which KL(p||q) is least"
+    z = white(torch.randn(draws, pos.shape[1], generator=stream(0, 'total'), dtype=pos.dtype))
+    for _ in range(rounds):
+        q = laplace_of(m, S, pos.mean(0), sd)
+        neg = q.mean + z@torch.linalg.cholesky(q.cov).T
+        top, of_q, of_p = (total_of(m, S, t).mean() for t in (q.mean[None], neg, pos))
+        if top <= min(of_q, of_p): break # no mode
+        S = S._replace(w=S.w*(top - of_q)/(top - of_p))
+    return S
 
 # %% ../nbs/844_points.ipynb #2fea3e5e
 def psvi(m:Model, rows:Rows, M:int, # points
@@ -114,4 +127,5 @@ def contrastive(m:Model, rows:Rows, M:int, pos:Tensor, # draws (n,P) of the data
     def loss(S, q, tau, gen):
         z, now = white(noise[torch.randint(len(pos), (samples,), generator=gen)]), Rows(*(t.detach() for t in S))
         return cd_loss(m, S, p.mean + tau**.5*z@L.T, moved_on(m, now, q, z, sd, flights, gen))
-    return learned_points(m, rows, some_rows(rows, M, stream(seed, 'start')), loss, sd, steps, lr, begin, seed, look)
+    S = learned_points(m, rows, some_rows(rows, M, stream(seed, 'start')), loss, sd, steps, lr, begin, seed, look)
+    return S if flights else in_total(m, S, pos, sd) # of Laplace's Gaussian, too
