@@ -316,7 +316,7 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
                 tensorboard:bool=False, # log to OUT/tensorboard as well
                 json:bool=False, # print one JSON object
                 **given):
-    "Learn a coreset from data"
+    "Learn a coreset from data, or points for a regression"
     left, asked, device = countdown(allowed := MINUTES if minutes is None else minutes), dict(minutes=minutes, **given), auto(device)
     data, method, ipc, seed = of_run(out if resume else None, data=data, method=method, ipc=ipc, seed=seed)
     data, c = as_chosen(method, data, ipc, minutes, given, device,
@@ -404,7 +404,7 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
                  device:str='auto', # cpu, cuda or auto
                  json:bool=False, # print one JSON object
                  **given):
-    "Judge a coreset on test images: fresh students, a posterior, ridge regression"
+    "Judge a coreset by fresh students, a posterior or ridge regression; points by their posterior"
     for k in set.keys() & inspect.signature(evaluate).parameters:
         raise ValueError(f"set: {k!r} is no option of the evaluator alone; give it as --{k.replace('_', '-')}")
     coreset = no_idle_protocol(Coreset.load(file), control, protocol=protocol)
@@ -802,12 +802,13 @@ def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabe
               ):
     "Learn points with weights that stand for the rows of a table, for a regression"
     choose(method, POINT_METHODS, 'method')
+    if points < 1: raise ValueError(f"points: found {points}; expected at least 1")
     st, began = study_from(data, label, model, rows, columns, part, prior, seed), time.time()
     out = Path(out or f'runs/{method}-{Path(data).stem}-{points}-{seed}/points.safetensors')
     if out.suffix!='.safetensors': raise ValueError(f"out: {out} is where points go; expected a name that ends in .safetensors")
     out.parent.mkdir(parents=True, exist_ok=True)
     own_table(out)
-    S = condense(st, points, method, steps, seed)
+    S = condense(st, points, method, steps, seed, progress=not json)
     save_points(out, st, S, method=method, seed=seed, part=part, rows=rows, columns=columns)
     r = dict(points=len(S.x), rows=len(st.rows.x), model=st.model, method=method, seconds=round(time.time() - began, 1), file=str(out),
              table=str(out.with_suffix('.csv')))
@@ -902,11 +903,14 @@ def bpc_posterior(data, # points, or a table or set as in `bpc distill --model`
     each = [dict(parameter=k, mean=m, sd=s, low=a, high=b, rhat=r, ess=n) for k,m,s,a,b,r,n in zip(names, *(v.tolist() for v in (
         t.mean((0, 1)), t.flatten(0, 1).std(0), *q, rhat(t), ess(t))))]
     if out: write_atomic(Path(out), lambda tmp: to_arviz(c, {k:() for k in names}).to_netcdf(str(tmp)))
-    if json: return dict(parameters=each, rhat=c.meta['rhat'], ess=c.meta['ess'], seconds=c.meta['seconds'], rows=len(st.rows.x))
+    units = {k:dict(mean=m, sd=s) for k,m,s in zip((*st.names, st.label), st.mean.tolist(), st.sd.tolist()) if (m, s)!=(0., 1.)}
+    if json: return dict(parameters=each, rows=len(st.rows.x), against=st.against, units=units,
+                         **{k:c.meta[k] for k in ('rhat','ess','seconds')})
     shown = [(e['parameter'], *(f"{e[k]:.3f}" for k in ('mean','sd','low','high','rhat')), f"{e['ess']:.0f}") for e in each]
     return table(shown, ('parameter', 'mean', 'sd', '5 %', '95 %', 'R-hat', 'ESS')) + \
         f"\n{len(st.rows.x):,} {'points' if st.rows.w is not None else 'rows'}, standardised columns, {c.meta['seconds']:.1f} s" \
-        + f'\n{out}'*bool(out)
+        + ''.join(f'\n{k}: against {v}' for k,v in st.against.items()) \
+        + ''.join(f"\n{k}: 1 is {u['sd']:.4g}, 0 is {u['mean']:.4g}" for k,u in units.items()) + f'\n{out}'*bool(out)
 
 # %% ../nbs/970_cli.ipynb #7459798f
 def bpc_zoo(data:str=None, # print the card of one, else list all
@@ -1090,6 +1094,9 @@ def parser(command:str, # a name in `COMMANDS`
     if 'method' in own and not modelled:
         method = method or own['method'].default
         p.epilog = f"Options of another method: bpc {command} --method NAME --help"
+    if command in OF_MODELS and not modelled:
+        how = 'TABLE --model NAME' if command=='distill' else 'POINTS.safetensors'
+        p.epilog = '\n\n'.join([p.epilog]*bool(p.epilog) + [f"Of a regression: bpc {command} {how} --help"])
     p.take('options', own | {k:Option(k, False, truth, h) for k,h in (('debug','show the traceback of an error'), ('help','show this'))})
     for title,opts in more(method).items():
         typed = {a.dest for a in p._actions}

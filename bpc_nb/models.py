@@ -95,22 +95,22 @@ def laplace_of(m:Model, rows:Rows, theta:Tensor, sd:float=1., steps:int=100) -> 
     return Gaussian(here, V/v.clamp(min=1e-12*v.max())@V.T)
 
 # %% ../nbs/840_models.ipynb #1a0e399f
-def checked_rows(m:Model, rows:Rows, names=()) -> Rows: # names: of the columns
-    "Rows that a model can be asked about, or one sentence"
+def checked_rows(m:Model, rows:Rows, names=(), label:str='y') -> Rows: # names: of the columns of x; label: of y
+    "Rows that a model can be asked about, or one sentence, which counts rows from 1"
     x, y, w = rows
     called = lambda i: repr(names[i]) if names else str(i)
     for n,v in dict(x=x, y=y, w=w).items():
         if v is not None and (bad := ~v.isfinite()).any():
             at = bad.nonzero()[0].tolist()
             where = f', column {called(at[1])}' if len(at) > 1 else ''
-            raise ValueError(f"{n}: row {at[0]} has a value that is missing or infinite{where}; fill it in, or leave out the row")
+            raise ValueError(f"{n}: row {at[0] + 1} has a value that is missing or infinite{where}; fill it in, or leave out the row")
     if w is not None and (w < 0).any():
-        raise ValueError(f"w: weight {w.min():.4g} of example {int(w.argmin())} is below 0; a likelihood counts an example 0 times or more")
+        raise ValueError(f"w: weight {w.min():.4g} of row {int(w.argmin()) + 1} is below 0; a likelihood counts a row 0 times or more")
     odd = dict(binary=lambda: (y!=0) & (y!=1), count=lambda: (y < 0) | (y!=y.round()), number=lambda: y!=y,
                **{'class':lambda: (y < 0) | (y!=y.round())})[m.wants]()
     if odd.any():
         expected = dict(binary='0 or 1', count='a whole number of at least 0', **{'class':'the number of a class'})[m.wants]
-        raise ValueError(f"y: example {int(odd.nonzero()[0])} has {y[odd][0]:.4g}, and {m.name} regression expects {expected}")
+        raise ValueError(f"{label}: row {int(odd.nonzero()[0]) + 1} has {y[odd][0]:.4g}, and {m.name} regression expects {expected}")
     distinct_columns(x, called)
     return rows
 
