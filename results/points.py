@@ -1,12 +1,12 @@
 """Coresets of regressions whose posterior is known: how near their posterior is, against points and seconds
 
-    python results/points.py [logistic poisson linear million example]
+    python results/points.py [logistic poisson linear million example network]
 
 Simulated rows, N = 10,000 with ten columns, five seeds of data and methods: random points with weights N/M, greedy weights (GIGA, of vectors from 500
 draws), Coreset MCMC, PSVI with batches and with all rows, black-box PSVI and contrastive divergence. The truth is four long chains, and so is each
 coreset's posterior; contrastive divergence is fitted to other draws, weighed in one pass. `million` has a million rows and one seed, with the seconds
 of chains on both; its truth is weighed draws, two independent sets of them. All seconds are of the processor. `example` is PSVI's own:
-the mean of a Gaussian of 200 dimensions, 1,000 rows, ten trials. What has a line in results/points.jsonl is not computed again.
+the mean of a Gaussian of 200 dimensions, 1,000 rows, ten trials. `network` has three hidden units and 200 rows, five seeds. What has a line in results/points.jsonl is not computed again.
 """
 import json, sys, time, warnings
 from pathlib import Path
@@ -18,6 +18,7 @@ from bpc_nb.core import provenance, stream
 from bpc_nb.methods.giga import giga
 from bpc_nb.models import MODELS, Model, Rows, laplace_of
 from bpc_nb.points import cd_loss, contrastive, distances, psvi, psvi_loss, some_rows, white
+from bpc_nb.small import contrastive_k, probabilities, small_net, wide_chains
 from bpc_nb.toy import Gaussian, kl
 from bpc_nb.truth import long_chains, weighed
 
@@ -116,7 +117,30 @@ def example(d:int=200, N:int=1000, trials:int=10, steps:int=300, K:int=500):
                 add(dict(model='mean', rows=N, columns=d, way=way, points=M, seed=seed, seconds=round(time.process_time() - began, 2), kl_gauss=kl(p, q).item(),
                          kl_reverse=kl(q, p).item()))
 
+def small(N:int=200):
+    m, side = small_net(3), torch.linspace(-2, 2, 15).double()
+    at = torch.cartesian_prod(side, side)
+    def said(theta): return probabilities(m, theta, at)
+    for seed in range(SEEDS):
+        have = {(r['way'], r['points']) for r in lines() if (r['model'], r['seed'])==(m.name, seed)}
+        if len(have)==10: continue
+        g = stream(seed, 'corners')
+        x = 4*torch.rand(N, 2, generator=g, dtype=torch.float64) - 2
+        rows = Rows(x, torch.bernoulli((4*x[:,0]*x[:,1]).sigmoid(), generator=g))
+        c, pos = (wide_chains(m, rows, at, draws=3000, burn=1000, seed=s) for s in (seed, 100 + seed)) # the judge's draws are not those that teach
+        p, half, pos, eps = said(c.pooled()), [said(t.flatten(0, 1)).mean(0) for t in (c.theta[:4], c.theta[4:])], pos.pooled(), c.meta['eps']
+        for M in (20, 50):
+            for way,f in {'random':lambda: some_rows(rows, M, stream(seed, 'start')), 'psvi, all rows':lambda: psvi(m, rows, M, 2., 400, batch=N, seed=seed),
+                          'cd':lambda: contrastive(m, rows, M, pos, 2., 400, seed=seed),
+                          **{f"cd, {k} flight{'s'*(k > 1)}":lambda k=k: contrastive_k(m, rows, M, pos, eps, k, seed=seed) for k in (1, 4)}}.items():
+                if (way, M) in have: continue
+                S, took = clocked(f)
+                q = wide_chains(m, S, at, draws=300, seed=seed)
+                Q = said(q.pooled())
+                add(dict(model=m.name, rows=N, columns=2, way=way, points=M, seed=seed, seconds=took, apart=(Q.mean(0) - p.mean(0)).abs().mean().item(),
+                         width=(Q.std(0)/p.std(0)).mean().item(), rhat=q.meta['rhat'], halves=(half[0] - half[1]).abs().mean().item(), truth=c.meta['rhat']))
+
 if __name__=='__main__':
-    ALL = 'logistic','million','poisson','linear','example'
+    ALL = 'logistic','million','poisson','linear','example','network'
     if not {*sys.argv[1:]} <= {*ALL}: sys.exit(f"expected some of {', '.join(ALL)}")
-    for name in sys.argv[1:] or ALL: dict(million=million, example=example).get(name, lambda: study(name))()
+    for name in sys.argv[1:] or ALL: dict(million=million, example=example, network=small).get(name, lambda: study(name))()
