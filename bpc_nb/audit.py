@@ -6,8 +6,8 @@
 __all__ = ['LOSS', 'OUTSIDE', 'OTHERS', 'SPOILT', 'CSS', 'Answer', 'as_number', 'against', 'Judge', 'worst_class',
            'said_by_networks', 'held_in_file', 'elsewhere', 'shifted', 'when_spoilt', 'nearest_in_class', 'classes_of',
            'near_training', 'auc', 'margins', 'membership', 'attack_scores', 'shadow_auc', 'attacked', 'halves',
-           'shadowed', 'squashed', 'everything', 'scores', 'origin_of', 'audited', 'shadow_answer', 'sound_shadows',
-           'rows_of', 'uris', 'neighbours', 'page']
+           'shadowed', 'squashed', 'everything', 'scores', 'origin_of', 'unless_diverged', 'audited', 'shadow_answer',
+           'sound_shadows', 'rows_of', 'uris', 'neighbours', 'page']
 
 # %% ../nbs/878_audit.ipynb #1311fd74
 from html import escape
@@ -251,6 +251,11 @@ def origin_of(S:Coreset, data:Data) -> list:
                    Answer('provenance', 'data are those it was made from', 'yes' if same else 'no', None, not same, 'by checksum')]
 
 # %% ../nbs/878_audit.ipynb #f9314083
+def unless_diverged(part:str, ask) -> list: # ask: `() -> answers`
+    "Answers, or that there is none"
+    try: return ask()
+    except Diverged: return [Answer(part, 'all questions', 'diverged', None, True, 'a student left the finite numbers')]
+
 def audited(S:Coreset, data:Data, net=None, runs:int=3, protocol:str='quick', images:int=2000, # test images
             passes:int=100_000, shadows:int=0, # images that pass in the training on all data; shadow runs of its method
             seed:int=0, device='cpu', progress:bool=True) -> dict: # answers, and which training images are nearest
@@ -260,12 +265,12 @@ def audited(S:Coreset, data:Data, net=None, runs:int=3, protocol:str='quick', im
     data = data._replace(test=Split(*(t[torch.randperm(len(data.test.y), generator=stream(seed, 'audit'))[:images]] for t in data.test)))
     j = Judge(data, accelerate(net), runs, protocol, seed, device, {})
     real, (near, which) = real_beside(S, data, -(-len(S.x)//data.K), stream(seed, 'control', 0)), near_training(S, data)
-    parts = [lambda: said_by_networks(S, real, j), lambda: held_in_file(S, j), lambda: elsewhere(S, real, j),
-             lambda: when_spoilt(S, real, j) if S.x.ndim==4 else [], lambda: membership(S, real, j),
-             lambda: scores(S, real, j, everything(j, passes))]
+    parts = dict(accuracy=lambda: said_by_networks(S, real, j), file=lambda: held_in_file(S, j), networks=lambda: elsewhere(S, real, j),
+                 images=lambda: when_spoilt(S, real, j) if S.x.ndim==4 else [], membership=lambda: membership(S, real, j),
+                 scores=lambda: scores(S, real, j, everything(j, passes)))
     answers = origin_of(S, data)
     with bar(len(parts), 'audit', 'part', 0, progress) as b:
-        for p in parts: answers += p(); b.update(1)
+        for name,p in parts.items(): answers += unless_diverged(name, p); b.update(1)
     answers += near + shadow_answer(S, j, shadows, progress)
     return dict(net=net.name, data=data.name, protocol=protocol, runs=runs, test_images=len(data.test.y), examples=len(S.x), seed=seed,
                 red=[a.what for a in answers if a.red], answers=[a._asdict() for a in answers], nearest=which.tolist())

@@ -66,6 +66,7 @@ def score(S:Coreset, # what to train on
         row = dict(accuracy=0., why=str(e))
     return candidate | row | dict(seconds=time.perf_counter() - began)
 
+# %% ../nbs/876_rank.ipynb #rankorder1
 def in_order_of_score(S:Coreset, data:Data, some:list, # of candidates
            protocol:str='quick', runs:int=2, part:str='held', seed:int=0, progress:bool=True) -> list: # of rows, the best first
     "Candidates by what networks trained on a coreset say of held-out images"
@@ -73,6 +74,10 @@ def in_order_of_score(S:Coreset, data:Data, some:list, # of candidates
     S, data, _ = matched(S, data, 'mlp')
     if not len(getattr(data, part).y):
         raise ValueError(f"held_out: no image of {data.name} is held out, and candidates are ranked on these; pass a larger held_out=")
+    for c in some: # a name that nobody knows is said before anything is trained
+        try: network(c['net'], data.shape, data.K)
+        except ValueError as e:
+            if 'needs images' not in str(e): raise
     rows = []
     with bar(len(some), 'rank', 'network', 0, progress) as b:
         for c in some:
