@@ -96,15 +96,16 @@ def learned_points(m:Model, rows:Rows, S:Rows, loss, # S: where to begin; loss: 
 
 # %% ../nbs/844_points.ipynb #tot844b
 def in_total(m:Model, S:Rows, pos:Tensor, sd:float=1., rounds:int=5, draws:int=1000) -> Rows: # pos: draws (n,P) of p
-    "Points with the total weight at which KL(p||q) is least"
-    z = white(torch.randn(draws, pos.shape[1], generator=stream(0, 'total'), dtype=pos.dtype))
+    "Points with the total weight at which KL(p||q) is least, where that brings Laplace's Gaussian nearer"
+    z, p = white(torch.randn(draws, pos.shape[1], generator=stream(0, 'total'), dtype=pos.dtype)), gaussian_of(pos)
+    T = S
     for _ in range(rounds):
-        q = laplace_of(m, S, pos.mean(0), sd)
+        q = laplace_of(m, T, p.mean, sd)
         neg = q.mean + z@torch.linalg.cholesky(q.cov).T
-        top, of_q, of_p = (total_of(m, S, t).mean() for t in (q.mean[None], neg, pos))
+        top, of_q, of_p = (total_of(m, T, t).mean() for t in (q.mean[None], neg, pos))
         if top <= min(of_q, of_p): break # no mode
-        S = S._replace(w=S.w*(top - of_q)/(top - of_p))
-    return S
+        T = T._replace(w=T.w*(top - of_q)/(top - of_p))
+    return T if kl(p, laplace_of(m, T, p.mean, sd)) < kl(p, laplace_of(m, S, p.mean, sd)) else S
 
 # %% ../nbs/844_points.ipynb #2fea3e5e
 def psvi(m:Model, rows:Rows, M:int, # points

@@ -109,10 +109,10 @@ def test_chapters_link_to_notebooks():
 
 
 def test_front_page_shows_the_results_of_today():
-    from bpc_nb.tables import markdown, results_table
+    from bpc_nb.tables import front_table, markdown
     nb = nbformat.read(ROOT/'nbs'/'index.ipynb', 4)
     shown = [o.data['text/markdown'] for c in nb.cells for o in c.get('outputs', ()) if 'text/markdown' in o.get('data', {})]
-    assert shown == [markdown(*results_table())], "results/ has changed since the front page was run: run nbs/index.ipynb again"
+    assert shown == [markdown(*front_table())], "results/ has changed since the front page was run: run nbs/index.ipynb again"
 
 
 @pytest.mark.parametrize('schema, file', [('github-workflows', '.github/workflows/ci.yml'), ('citation-file-format', 'CITATION.cff')])
