@@ -8,13 +8,14 @@ __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR',
            'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch', 'Parser',
            'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle', 'place_of',
            'run_before', 'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in', 'next_to',
-           'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'bpc_evaluate', 'bpc_predictive', 'use_of',
-           'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer',
-           'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data',
-           'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from', 'bpc_points', 'points_and_rows',
-           'bpc_near', 'bpc_intervals', 'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of',
-           'bpc_completion', 'learning', 'Command', 'remembering', 'of_model', 'take_word', 'parser', 'method_in',
-           'spoken', 'usage', 'recipes_of', 'parse', 'main']
+           'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'no_table', 'bpc_evaluate',
+           'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search',
+           'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection',
+           'bpc_inspect', 'memory_data', 'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from',
+           'bpc_points', 'points_and_rows', 'bpc_near', 'said_of_rows', 'bpc_intervals', 'said_of', 'bpc_posterior',
+           'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command',
+           'remembering', 'of_model', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'recipes_of', 'parse',
+           'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -59,7 +60,7 @@ from .scale import bpc_scale
 from .samplers.chains import to_arviz, with_arviz
 from .search import as_grid_table, rekey, search
 from .show import can_draw, show_rows
-from .models import MODELS, Rows
+from .models import MODELS
 from .spaces import SPACES, space_of, write_rows
 from .study import POINT_METHODS, SETS, Study, condense, coverage, is_points, load_points, log_predictive
 from .study import nearness, own_table, predict_rows, save_points, study
@@ -67,6 +68,7 @@ from .tables import RESULTS, all_tables, markdown
 from .truth import ess, long_chains, rhat
 from .teacher import SPEC, images_alone, relabelled, squeezed, teacher_of, training_for, training_of
 from .zoo import catalogue, card, described, update as update_zoo
+from .vectors import is_table
 
 # %% ../nbs/970_cli.ipynb #e5c7ae75
 def text_reader(what:str, kind): # 'a whole number', int
@@ -392,6 +394,13 @@ def data_of(coreset:Coreset, data, given:dict): # data: None, or where they are;
     return found
 
 # %% ../nbs/970_cli.ipynb #3fb08222
+def no_table(file):
+    "One sentence for who names a table where its coreset belongs"
+    if is_table(file):
+        raise ValueError(f"file: {file} is a table; `bpc distill {file} --label COLUMN`, with --model NAME for a regression, "
+                         "makes a file of it that can be judged")
+
+# %% ../nbs/970_cli.ipynb #clievaltw2
 def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
                  data:str=None, # where its data is, or what else to test on (default: as the coreset says)
                  evaluator:str='students', # who judges: one of `bpc list`
@@ -405,6 +414,7 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
                  json:bool=False, # print one JSON object
                  **given):
     "Judge a coreset by fresh students, a posterior or ridge regression; points by their posterior"
+    no_table(file)
     for k in set.keys() & inspect.signature(evaluate).parameters:
         raise ValueError(f"set: {k!r} is no option of the evaluator alone; give it as --{k.replace('_', '-')}")
     coreset = no_idle_protocol(Coreset.load(file), control, protocol=protocol)
@@ -432,6 +442,7 @@ def bpc_predictive(file, # a coreset, as `bpc distill` writes it
                    json:bool=False, # print one JSON object
                    **given):
     "Judge a coreset by the posterior that it stands for"
+    no_table(file)
     choose(protocol, POSTERIORS, 'protocol')
     coreset = Coreset.load(file)
     data = data_of(coreset, data, given)
@@ -810,22 +821,24 @@ def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabe
     own_table(out)
     S = condense(st, points, method, steps, seed, progress=not json)
     save_points(out, st, S, method=method, seed=seed, part=part, rows=rows, columns=columns)
-    r = dict(points=len(S.x), rows=len(st.rows.x), model=st.model, method=method, seconds=round(time.time() - began, 1), file=str(out),
-             table=str(out.with_suffix('.csv')))
+    r = dict(points=len(S.x), rows=len(st.rows.x), aside=len(st.test.x), model=st.model, method=method,
+             seconds=round(time.time() - began, 1), file=str(out), table=str(out.with_suffix('.csv')))
     if json: return r
-    return as_lines(r) + f'\nnext: bpc evaluate {out} --evaluator posterior, or bpc posterior {out}'
+    says = 'points are no rows of the table: they stand for its rows in this model, and their weights need not sum to the number of rows'
+    return as_lines(r) + f'\n{says}\nnext: bpc evaluate {out} --evaluator posterior, or bpc posterior {out}'
 
 # %% ../nbs/970_cli.ipynb #cli-points-2
-def points_and_rows(file, data) -> tuple: # data: None: where the file says; points, their study with all rows, in the file's units
+def points_and_rows(file, data, part=None) -> tuple: # data, part: None: as the file says; points, their study with all rows, in its units
     "Points and what they stand for"
     S, st, how = load_points(file)
-    source, own = data or st.source, dict(part=how['part'], prior=st.prior, seed=how['seed'])
+    source, own = data or st.source, dict(part=how['part'] if part is None else part, prior=st.prior, seed=how['seed'])
     if source in (*SETS, 'simulated'): full = study_from(source, None, st.model, how.get('rows'), how.get('columns'), **own)
     else: full = study(source, st.label, st.model, like=st, **own)
     if full.names!=st.names:
         raise ValueError(f"data: {source} has the columns {', '.join(full.names)}, and the points of {file} {', '.join(st.names)}")
     return S, st._replace(rows=full.rows, test=full.test)
 
+# %% ../nbs/970_cli.ipynb #clinear2
 def bpc_near(file, # points, as `bpc distill TABLE --model NAME` writes them
              data:str=None, # the table (default: as the file says)
              evaluator:str='posterior', # who judges: posterior
@@ -843,11 +856,26 @@ def bpc_near(file, # points, as `bpc distill TABLE --model NAME` writes them
     def shown(mark): return [f'{r[k + mark]:.3f}' if r.get(k + mark) is not None else '' for k in keys]
     head = ('', f"{r['points']} points", *(['as many random rows'] if control else []), f"all {r['rows']:,} rows")
     cols = [keys, shown(''), *([shown('_random')] if control else []), shown('_rows')]
-    how = 'nearer is lower; log_predictive: higher is better; coverage: of intervals of 90 %\n'
+    how = 'lower is nearer, in the first four rows. mean_error: in deviations of the posterior; cov_error: relative, .1 is near\n'
+    how += 'log_predictive: of rows that were put aside, higher is better; coverage: how many of their labels a 90 % interval holds\n'
     how += f"{r['model']} regression; R-hat {r['rhat']:.3f}, effective size {r['ess']:.0f}, {r['seconds']:.1f} s"
     return table([*zip(*cols)], head) + f'\n{how}'
 
 # %% ../nbs/970_cli.ipynb #cli-points-3
+def said_of_rows(st:Study, p:dict, y=None) -> tuple: # p: of `predict_rows`; y: labels, if known; (head, rows, of what the interval is)
+    "A row for each row that was predicted"
+    mean, low, high = p['mean'], p['low'], p['high']
+    guess = [st.classes[k] for k in mean.argmax(1).tolist()] if st.classes else None
+    if st.classes: # of two classes the second, of more the likeliest
+        k = torch.ones(len(mean), dtype=torch.int64) if len(st.classes)==2 else mean.argmax(1)
+        mean, low, high = (t.gather(1, k[:,None]).squeeze(1) for t in (mean, low, high))
+    true = [] if y is None else [[st.classes[int(v)] for v in y]] if st.classes else [(y*st.sd[-1] + st.mean[-1]).tolist()]
+    name = f'P({st.classes[1]})' if len(st.classes)==2 else 'probability' if st.classes else 'predicted'
+    cols = [[*range(1, len(mean) + 1)], *true, *([guess] if len(st.classes) > 2 else []), mean.tolist(), low.tolist(), high.tolist()]
+    head = 'row', *(st.label,)*bool(true), *('predicted',)*(len(st.classes) > 2), name, 'low', 'high'
+    return head, [*zip(*cols)], 'that probability' if st.classes else 'a new label'
+
+# %% ../nbs/970_cli.ipynb #cliinterv2
 def bpc_intervals(file, # points, as `bpc distill TABLE --model NAME` writes them
                   data:str=None, # rows to predict, with or without their labels (default: those that were put aside)
                   level:float=.9, # of the intervals
@@ -858,26 +886,32 @@ def bpc_intervals(file, # points, as `bpc distill TABLE --model NAME` writes the
                  ):
     "Predict rows of a table by the posterior of points, with intervals"
     if not 0 < level < 1: raise ValueError(f"level: found {level}; expected a part between 0 and 1, such as 0.9")
-    S, st = points_and_rows(file, data)
-    rows = st.test if data is None else Rows(*(torch.cat(t) for t in zip(st.rows[:2], st.test[:2])))
+    S, st = points_and_rows(file, data, None if data is None else 0) # in the table's own order
+    rows = st.test if data is None else st.rows
     if not len(rows.x): raise ValueError("data: no rows were put aside; name a table with rows to predict")
+    if out and Path(out).resolve()==Path(data or st.source).resolve():
+        raise ValueError(f"out: {out} is the table that is read; name another file")
     theta = long_chains(st.of, S, st.prior, draws=draws, seed=seed, classes=len(st.classes)).pooled()
-    p, told = predict_rows(st, theta, rows.x, level, seed), not rows.y.isnan().any()
-    named = (rows.y.long() if told else p['mean'].argmax(1)).tolist() if st.classes else None # without labels, the likeliest class
-    at = (lambda t: t[range(len(named)), named]) if named else (lambda t: t) # of classes, the probability of the true one
-    said = [at(p[k]).tolist() for k in ('mean','low','high')]
-    y = [st.classes[k] for k in named] if named else (rows.y*st.sd[-1] + st.mean[-1]).tolist() if told else ['']*len(rows.x)
-    each = [*zip(y, *said)]
-    head = st.label, *('probability',)*bool(named), *('predicted',)*(not named), 'low', 'high'
+    told = not rows.y.isnan().any()
+    head, each, of = said_of_rows(st, predict_rows(st, theta, rows.x, level, seed), rows.y if told else None)
     if out: write_rows(out, head, each)
     r = dict(rows=len(each), level=level, log_predictive=log_predictive(st, theta, rows) if told else None,
              coverage=coverage(st, theta, rows, level) if told else None)
     if json: return r
     says = f"{r['rows']} rows" + (f", mean log predictive density {r['log_predictive']:.3f}" if told else ' without labels')
     if r['coverage'] is not None: says += f", {100*r['coverage']:.0f} % of the labels within their {100*level:.0f} % interval"
-    return table([[v if isinstance(v, str) else f'{v:.3g}' for v in row] for row in each[:10]], head) + f'\n{says}' + f'\n{out}'*bool(out)
+    says += f'; low and high: a {100*level:.0f} % interval of {of}' + ', the first ten are shown'*(len(each) > 10)
+    return table([[f'{v:.3g}' if isinstance(v, float) else v for v in row] for row in each[:10]], head) + f'\n{says}' + f'\n{out}'*bool(out)
 
 # %% ../nbs/970_cli.ipynb #b2b67828
+def said_of(st:Study, seconds:float) -> str:
+    "What the parameters of a regression mean"
+    of = [f"{len(st.rows.x):,} {'points' if st.rows.w is not None else 'rows'}, standardised columns, {seconds:.1f} s"]
+    if len(st.classes)==2: of += [f'{st.label}: log odds of {st.classes[1]} against {st.classes[0]}']
+    of += [f'{k}: against {v}' for k,v in st.against.items()]
+    return '\n'.join(of + [f"{k}: standardised, ({k} - {u['mean']:.4g})/{u['sd']:.4g}" for k,u in st.units.items()])
+
+# %% ../nbs/970_cli.ipynb #cliposter2
 def bpc_posterior(data, # points, or a table or set as in `bpc distill --model`
                   label:str=None, # column that the regression explains
                   model:str=None, # logistic, multinomial, poisson or linear
@@ -903,14 +937,11 @@ def bpc_posterior(data, # points, or a table or set as in `bpc distill --model`
     each = [dict(parameter=k, mean=m, sd=s, low=a, high=b, rhat=r, ess=n) for k,m,s,a,b,r,n in zip(names, *(v.tolist() for v in (
         t.mean((0, 1)), t.flatten(0, 1).std(0), *q, rhat(t), ess(t))))]
     if out: write_atomic(Path(out), lambda tmp: to_arviz(c, {k:() for k in names}).to_netcdf(str(tmp)))
-    units = {k:dict(mean=m, sd=s) for k,m,s in zip((*st.names, st.label), st.mean.tolist(), st.sd.tolist()) if (m, s)!=(0., 1.)}
-    if json: return dict(parameters=each, rows=len(st.rows.x), against=st.against, units=units,
+    if json: return dict(parameters=each, rows=len(st.rows.x), against=st.against, units=st.units,
                          **{k:c.meta[k] for k in ('rhat','ess','seconds')})
     shown = [(e['parameter'], *(f"{e[k]:.3f}" for k in ('mean','sd','low','high','rhat')), f"{e['ess']:.0f}") for e in each]
-    return table(shown, ('parameter', 'mean', 'sd', '5 %', '95 %', 'R-hat', 'ESS')) + \
-        f"\n{len(st.rows.x):,} {'points' if st.rows.w is not None else 'rows'}, standardised columns, {c.meta['seconds']:.1f} s" \
-        + ''.join(f'\n{k}: against {v}' for k,v in st.against.items()) \
-        + ''.join(f"\n{k}: 1 is {u['sd']:.4g}, 0 is {u['mean']:.4g}" for k,u in units.items()) + f'\n{out}'*bool(out)
+    head = 'parameter', 'mean', 'sd', '5 %', '95 %', 'R-hat', 'ESS'
+    return '\n'.join([table(shown, head), said_of(st, c.meta['seconds']), *[out]*bool(out)])
 
 # %% ../nbs/970_cli.ipynb #7459798f
 def bpc_zoo(data:str=None, # print the card of one, else list all

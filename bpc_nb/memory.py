@@ -121,12 +121,13 @@ def pool(old:Coreset|None, # with its classes
     check = hashlib.sha256(b''.join(t.numpy().tobytes() for s in parts.values() for t in s)).hexdigest()
     return data._replace(**parts, classes=classes, meta=data.meta | dict(checksum=check, stored=[c for c in classes if c not in new]))
 
-def mixed_in(kept:Tensor, fresh:Tensor, share:float, gen) -> Tensor: # (m,...), (m,...), part of the places for the new
-    "Old examples of a class with some, at random, replaced by new ones; as many as `share` says on average"
+def mixed_in(kept:Tensor, fresh:Tensor, share:float, gen) -> tuple: # (m,...), (m' >= m,...), part of the places for the new
+    "Old examples of a class with some, at random, replaced by new ones, as many as `share` says on average; new ones that are left"
     m = len(kept)
     n = int(share*m + torch.rand((), generator=gen).item())
-    out = torch.randperm(m, generator=gen)[:n]
-    return kept.index_copy(0, out, fresh[torch.randperm(len(fresh), generator=gen)[:n]])
+    out, into = torch.randperm(m, generator=gen)[:n], torch.randperm(len(fresh), generator=gen)[:n]
+    left = torch.ones(len(fresh), dtype=torch.bool).index_fill(0, into, False)
+    return kept.index_copy(0, out, fresh[into]), fresh[left]
 
 # %% ../nbs/870_memory.ipynb #281538f1
 def in_space(m:Memory, data:Data) -> Data:
@@ -145,7 +146,8 @@ def put_together(m:Memory, S:Coreset, new:dict, # S: of the pool, from the metho
         kept = old.x[old.y==old.classes.index(name)][:n]
         if name not in new: return fresh[:n] if refresh else kept
         before, more = len(m.seen[name]), len(new[name][0])
-        return torch.cat([mixed_in(kept, fresh, more/(before+more), gen), fresh[:n - len(kept)]]) # more places go to the new
+        mixed, left = mixed_in(kept, fresh, more/(before+more), gen)
+        return torch.cat([mixed, left[:n - len(kept)]]) # more places go to the new
     xs = [of(k, name) for k,name in enumerate(S.classes)]
     return S._replace(x=torch.cat(xs), y=torch.arange(len(xs)).repeat_interleave(torch.tensor([len(x) for x in xs])))
 
@@ -179,7 +181,7 @@ def added(m:Memory, data:Data, seed:int=0, # of choice and learning
     "A memory with more in it; the same one if nothing is new"
     data, start = in_space(m, data), time.time()
     new = unseen(data, m.seen)
-    if not new: return reset(m, places(m, len(m.classes)))
+    if not new: return reset(m, places(m, len(m.classes))) if m.coreset else m
     if len({*m.classes, *new}) < 2: raise ValueError(f"data: all images are of one class, {[*new][0]!r}; begin with two classes or more")
     n = places(m, len({*m.classes, *new}))
     fresh = pool(m.coreset, data, new, n)

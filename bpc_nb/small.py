@@ -7,7 +7,7 @@ __all__ = ['small_output', 'small_net', 'probabilities', 'wide_chains', 'contras
 
 # %% ../nbs/847_small.ipynb #small-4
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional as F
 

@@ -147,12 +147,13 @@ FRONT = ('digits', 1), ('mnist', 1), ('mnist', 10), ('cifar10', 1), ('cifar10', 
 
 def front_table(results=RESULTS) -> tuple: # (head, rows)
     "The first rows of the book"
-    every = whole_sets(results)
+    every, home = whole_sets(results), homes(results)
     rows = {(g['CD'][0]['data'].split()[0], g['CD'][0]['ipc']):g for g in grouped(measured(results))[::-1]
             if not marks(g['CD'][0]) and g['CD'][0]['protocol'] in ('quick','dc')}
     def kept(some): return f'({percent(some)})' if some and all(r['step']==0 for r in some) else percent(some)
-    def row(at, g): return [*at, *ours(g, every, homes(results))[:1], percent(g['CD'], 'accuracy_runs_random'), kept(g.get('positive-only')),
-                            ours(g, every, homes(results))[3]]
+    def row(at, g):
+        ahead, _, random, whole, *_ = ours(g, every, home)
+        return [*at, ahead, random, kept(g.get('positive-only')), whole]
     return ['data', 'images a class', 'contrastive divergence', 'random real images', 'without chain', 'all images'], [
         row(at, rows[at]) for at in FRONT if at in rows]
 

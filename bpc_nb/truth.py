@@ -42,7 +42,7 @@ def ess(theta:Tensor) -> Tensor: # (R,N,P) -> (P,)
     return R*n/(2*pairs.clamp(min=0).sum(0) - 1).clamp(min=1/torch.tensor(R*n).log10().item())
 
 # %% ../nbs/842_truth.ipynb #5e558a4c
-APART = "y: a plane separates the classes, so that the prior alone bounds the parameters"
+APART = "labels: a plane separates the classes, so that the prior alone bounds the parameters; choose prior= with care"
 
 def whitened(U, q:Gaussian): # U: potential; q: whose coordinates are taken
     "A potential as a function of z (P,), and the way back"

@@ -24,7 +24,7 @@ from bpc_nb.truth import long_chains, weighed
 
 LINES, D, N, SEEDS, STEPS = Path(__file__).parent/'points.jsonl', 10, 10_000, 5, 500
 POINTS = dict(logistic=(1, 3, 10, 30, 100, 300, 1000), poisson=(30, 100, 1000), linear=(30, 100, 1000))
-warnings.filterwarnings('ignore', message='y: a plane separates|chains: R-hat') # R-hat is in the line
+warnings.filterwarnings('ignore', message='labels: a plane separates|chains: R-hat') # R-hat is in the line
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 

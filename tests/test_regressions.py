@@ -69,7 +69,7 @@ def test_bad_input(refused, points, claims, tmp_path):
     refused('distill', claims, '--model', 'poisson', parts=('--label one of age, region, km, claims',))
     refused('distill', claims, '--model', 'posson', '--label', 'claims', parts=("'posson'", "'poisson'"))
     refused('distill', claims, '--model', 'logistic', '--label', 'claims', parts=('expects at most 2', "'multinomial'"))
-    refused('distill', claims, '--model', 'poisson', '--label', 'age', parts=('y: example', 'whole number'))
+    refused('distill', claims, '--model', 'poisson', '--label', 'age', parts=('age: row', 'whole number'))
     refused('distill', claims, '--model', 'poisson', '--label', 'claims', '--points', 10**6, parts=('points: found 1000000', 'expected 1 to 540'))
     refused('distill', claims, '--model', 'poisson', '--label', 'claims', '--method', 'dc', parts=("method: unknown 'dc'", 'psvi'))
     refused('distill', claims, '--model', 'poisson', '--label', 'claims', '--out', tmp_path/'x.csv', *SHORT, parts=('.safetensors',))
@@ -98,6 +98,29 @@ def test_new_rows_are_read_as_the_points_were(bpc, refused, points, tmp_path):
     assert r['rows'] == 2 and r['log_predictive'] > -5
     write_rows(east := tmp_path/'east.csv', ['km', 'claims', 'region', 'age'], [(3., 1, 'east', 30.)])
     refused('predictive', points, '--data', east, parts=("'east'", 'the points know north, south'))
+
+
+def test_predictions_are_in_the_order_of_the_table(bpc, refused, points, tmp_path):
+    rows = [(float(3 + k), k % 4, ('south', 'north')[k % 2], float(20 + k)) for k in range(25)]
+    write_rows(new := tmp_path/'new.csv', ['km', 'claims', 'region', 'age'], rows)
+    assert bpc('predictive', points, '--data', new, '--out', tmp_path/'said.csv')[0] == 0
+    said = [l.split(',') for l in (tmp_path/'said.csv').read_text().splitlines()]
+    assert said[0] == ['row', 'claims', 'predicted', 'low', 'high'] and [int(float(l[0])) for l in said[1:]] == list(range(1, 26))
+    assert [float(l[1]) for l in said[1:]] == [r[1] for r in rows]
+    assert all(float(l[4]) == int(float(l[4])) for l in said[1:])  # the end of an interval of counts is a count
+    before = new.read_bytes()
+    refused('predictive', points, '--data', new, '--out', new, parts=('is the table that is read',))
+    assert new.read_bytes() == before
+    refused('evaluate', new, parts=('is a table', '--model NAME'))
+
+
+def test_which_class_is_meant(bpc, tmp_path):
+    g = np.random.default_rng(1)
+    x = g.normal(size=(300, 2))
+    write_rows(t := tmp_path/'t.csv', ['a', 'b', 'bought'], [(u, v, ('no', 'yes')[int(u + g.normal() > 0)]) for u, v in x])
+    assert bpc('distill', t, '--label', 'bought', '--model', 'logistic', *SHORT, '--out', tmp_path/'p.safetensors')[0] == 0
+    assert 'bought: log odds of yes against no' in bpc('posterior', tmp_path/'p.safetensors', '--draws', 200)[1]
+    assert 'P(yes)' in bpc('predictive', tmp_path/'p.safetensors')[1]
 
 
 def test_rows_without_labels(bpc, points, tmp_path):
