@@ -103,7 +103,7 @@ def in_total(m:Model, S:Rows, pos:Tensor, sd:float=1., rounds:int=5, draws:int=1
         q = laplace_of(m, T, p.mean, sd)
         neg = q.mean + z@torch.linalg.cholesky(q.cov).T
         top, of_q, of_p = (total_of(m, T, t).mean() for t in (q.mean[None], neg, pos))
-        if top <= min(of_q, of_p): break # no mode
+        if top <= max(of_q, of_p): break # no mode
         T = T._replace(w=T.w*(top - of_q)/(top - of_p))
     return T if kl(p, laplace_of(m, T, p.mean, sd)) < kl(p, laplace_of(m, S, p.mean, sd)) else S
 
