@@ -1125,9 +1125,8 @@ def parser(command:str, # a name in `COMMANDS`
     if 'method' in own and not modelled:
         method = method or own['method'].default
         p.epilog = f"Options of another method: bpc {command} --method NAME --help"
-    if command in OF_MODELS and not modelled:
-        how = 'TABLE --model NAME' if command=='distill' else 'POINTS.safetensors'
-        p.epilog = '\n\n'.join([p.epilog]*bool(p.epilog) + [f"Of a regression: bpc {command} {how} --help"])
+    if command in OF_MODELS and command!='distill' and not modelled:
+        p.epilog = f"Of points of a regression: bpc {command} POINTS.safetensors --help"
     p.take('options', own | {k:Option(k, False, truth, h) for k,h in (('debug','show the traceback of an error'), ('help','show this'))})
     for title,opts in more(method).items():
         typed = {a.dest for a in p._actions}

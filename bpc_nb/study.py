@@ -232,9 +232,9 @@ def save_points(path, st:Study, S:Rows, **how): # how: kept as text, e.g. method
     "Points as a file, and as a .csv beside it"
     table = own_table(path)
     facts = {k:getattr(st, k) for k in ('model','names','classes','label','source','prior')} | dict(N=len(st.rows.x), how=how)
-    facts |= dict(columns=[tuple(c) for c in st.columns])
+    facts |= dict(kind=KIND, columns=[tuple(c) for c in st.columns])
     exact = {k:t.double().contiguous() for k,t in dict(x=S.x, y=S.y, w=S.w, mean=st.mean, sd=st.sd).items()}
-    write_atomic(Path(path), lambda tmp: save_file(exact, tmp, dict(kind=KIND, facts=json.dumps(facts))))
+    write_atomic(Path(path), lambda tmp: save_file(exact, tmp, dict(facts=json.dumps(facts)))) # one entry: several have no order
     own = torch.cat([S.x, S.y[:,None]], 1)*st.sd + st.mean
     y, weight = [st.classes[int(v)] if st.classes else v for v in own[:,-1].tolist()], 'weight'
     while weight in (*st.names, st.label): weight += ' of point'
@@ -245,15 +245,15 @@ def save_points(path, st:Study, S:Rows, **how): # how: kept as text, e.g. method
 def is_points(path) -> bool:
     "Whether a file holds points of a regression"
     try:
-        with safe_open(str(path), 'pt') as f: return (f.metadata() or {}).get('kind')==KIND
-    except (SafetensorError, OSError): return False
+        with safe_open(str(path), 'pt') as f: return json.loads((f.metadata() or {}).get('facts', '{}')).get('kind')==KIND
+    except (SafetensorError, OSError, ValueError, AttributeError): return False
 
 def load_points(path) -> tuple: # points, the study that they stand for without its rows, how they were made
     "Read what `save_points` wrote"
     if not is_points(path):
         raise ValueError(f"file: {path} holds no points of a regression; `bpc distill TABLE --model NAME` makes such a file")
     with safe_open(str(path), 'pt') as f: t, facts = {k:f.get_tensor(k) for k in f.keys()}, json.loads(f.metadata()['facts'])
-    how, N = facts.pop('how'), facts.pop('N')
+    how, N, _ = (facts.pop(k) for k in ('how','N','kind'))
     S = Rows(t['x'], t['y'], t['w'])
     if (S.w < 0).any() or not all(v.isfinite().all() for v in S):
         raise ValueError(f"file: {path} has a weight below 0, or a value that is no number")

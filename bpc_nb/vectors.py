@@ -131,7 +131,7 @@ def labels_of(t, label:str) -> list: # pyarrow's table, name of the column
     if not kind: raise ValueError(f"label: column {label!r} holds {a.type}; expected texts, whole numbers or true and false")
     if kind=='number' and len({*values}) > CLASSES:
         raise ValueError(f"label: column {label!r} holds {len({*values})} different numbers, and a class needs a name: "
-                         "name a model for numbers, such as --model linear or poisson, or choose another column")
+                         "for a regression name its model, --model linear or poisson, or choose another column")
     return values if kind!='truth' else [str(v).lower() for v in values]
 
 # %% ../nbs/105_vectors.ipynb #03d221c6

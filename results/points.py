@@ -1,10 +1,10 @@
 """Coresets of regressions whose posterior is known: how near their posterior is, against points and seconds
 
-    python results/points.py [logistic poisson linear million example network]
+    python results/points.py [logistic poisson linear wide million example network]
 
 Simulated rows, N = 10,000 with ten columns, five seeds of data and methods: random points with weights N/M, greedy weights (GIGA, of vectors from 500
 draws), Coreset MCMC, PSVI with batches and with all rows, black-box PSVI and contrastive divergence. The truth is four long chains, and so is each
-coreset's posterior; contrastive divergence is fitted to other draws, weighed in one pass. `million` has a million rows and one seed, with the seconds
+coreset's posterior; contrastive divergence is fitted to other draws, weighed in one pass. `wide` has fifty columns and 256 draws a step. `million` has a million rows and one seed, with the seconds
 of chains on both; its truth is weighed draws, two independent sets of them. All seconds are of the processor. `example` is PSVI's own:
 the mean of a Gaussian of 200 dimensions, 1,000 rows, ten trials. `network` has three hidden units and 200 rows, five seeds. What has a line in results/points.jsonl is not computed again.
 """
@@ -28,14 +28,14 @@ warnings.filterwarnings('ignore', message='labels: a plane separates|chains: R-h
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 
-def simulated(name:str, N:int, seed:int) -> Rows:
+def simulated(name:str, N:int, seed:int, D:int=D) -> Rows:
     g, m = stream(seed, 'simulated', name, N), MODELS[name]
     x = torch.randn(N, D, generator=g, dtype=torch.float64)
     theta = torch.randn(m.size(D, 0), generator=g, dtype=torch.float64)*(.3 if name=='poisson' else 1)
     return Rows(x, m.draw(theta, x, g))
 
 def greedy(m, rows:Rows, M:int, seed:int) -> Rows:
-    q = laplace_of(m, rows, torch.zeros(m.size(D, 0), dtype=torch.float64))
+    q = laplace_of(m, rows, torch.zeros(m.size(rows.x.shape[1], 0), dtype=torch.float64))
     L = torch.stack([m.log_lik(t, rows.x, rows.y) for t in q.draw(500, stream(seed, 'vectors'))], 1)
     w = giga((L - L.mean(1, keepdim=True))/500**.5, M)
     i = w.nonzero().squeeze(1)
@@ -59,7 +59,7 @@ def clocked(f) -> tuple: # what it gives, seconds of the processor
 def study(name:str):
     m = MODELS[name]
     for seed in range(SEEDS):
-        have = {(r['way'], r['points']) for r in lines() if (r['model'], r['seed'], r['rows'])==(name, seed, N)}
+        have = {(r['way'], r['points']) for r in lines() if (r['model'], r['seed'], r['rows'], r['columns'])==(name, seed, N, D)}
         if len(have)==7*len(POINTS[name]): continue
         rows = simulated(name, N, seed)
         c, long = clocked(lambda: long_chains(m, rows, draws=1000, seed=100 + seed))
@@ -73,6 +73,24 @@ def study(name:str):
                 add(dict(model=name, rows=N, columns=D, way=way, points=M, seed=seed, seconds=took, **distances(judge, q.pooled()), rhat=q.meta['rhat'],
                          floor=distances(judge, fit)['kl_gauss'],
                          truth=dict(rhat=c.meta['rhat'], ess=c.meta['ess'], seconds=long, weighing=weighing, worth=worth)))
+
+def wide(columns:int=50, name:str='logistic'):
+    m = MODELS[name]
+    for seed in range(SEEDS):
+        have = {(r['way'], r['points']) for r in lines() if (r['seed'], r['rows'], r['columns'])==(seed, N, columns)}
+        if len(have)==8: continue
+        rows = simulated(name, N, seed, columns)
+        (fit, worth), (judge, _) = (weighed(m, rows, draws=8000, seed=s) for s in (seed, 100 + seed))
+        floor = distances(judge, fit)['kl_gauss']
+        for M in (100, 300):
+            for way,f in {'random':lambda: some_rows(rows, M, stream(seed, 'start')), 'giga':lambda: greedy(m, rows, M, seed),
+                          'psvi, all rows':lambda: psvi(m, rows, M, seed=seed, batch=N, steps=STEPS, samples=256),
+                          'cd':lambda: contrastive(m, rows, M, fit, seed=seed, steps=STEPS, samples=256)}.items():
+                if (way, M) in have: continue
+                S, took = clocked(f)
+                q = long_chains(m, S, draws=2000)
+                add(dict(model=name, rows=N, columns=columns, way=way, points=M, seed=seed, seconds=took, **distances(judge, q.pooled()),
+                         rhat=q.meta['rhat'], floor=floor, truth=dict(worth=worth)))
 
 def million():
     name, big, M = 'logistic', 1_000_000, 100
@@ -141,6 +159,6 @@ def small(N:int=200):
                          width=(Q.std(0)/p.std(0)).mean().item(), rhat=q.meta['rhat'], halves=(half[0] - half[1]).abs().mean().item(), truth=c.meta['rhat']))
 
 if __name__=='__main__':
-    ALL = 'logistic','million','poisson','linear','example','network'
+    ALL = 'logistic','million','poisson','linear','wide','example','network'
     if not {*sys.argv[1:]} <= {*ALL}: sys.exit(f"expected some of {', '.join(ALL)}")
-    for name in sys.argv[1:] or ALL: dict(million=million, example=example, network=small).get(name, lambda: study(name))()
+    for name in sys.argv[1:] or ALL: dict(million=million, example=example, network=small, wide=wide).get(name, lambda: study(name))()
