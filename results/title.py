@@ -15,7 +15,7 @@ from bpc_nb.core import Coreset, cache_folder, provenance, stream
 from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.energy import energy
-from bpc_nb.evaluate import evaluate, examples_of, fit_of, students
+from bpc_nb.evaluate import evaluate, examples_of, fit_of
 from bpc_nb.networks import network
 from bpc_nb.predictive import mixing
 from bpc_nb.samplers.chains import Chains, sample
