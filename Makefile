@@ -37,4 +37,4 @@ package: $(VENV)/.stamp       ## wheel and source archive in dist/
 	rm -rf dist && $(BIN)/python -m build -q --no-isolation
 
 clean:
-	rm -rf docs/pages docs/_html docs/_doctrees build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf docs/pages docs/_extra docs/_html docs/_doctrees build dist *.egg-info .pytest_cache .ruff_cache

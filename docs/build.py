@@ -5,7 +5,7 @@
 The figures are those that the notebooks are committed with; that their code still runs is what `make test` says.
 Every warning is an error, and names the chapter and the cell.
 """
-import ast, io, os, re, sys, tokenize
+import ast, io, json, os, re, shutil, sys, tokenize
 from concurrent.futures import ProcessPoolExecutor
 from fnmatch import fnmatch
 from functools import partial
@@ -18,12 +18,17 @@ import nbformat
 import yaml
 from nbformat.v4 import new_markdown_cell, new_notebook
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import lookup
+
 ROOT = Path(__file__).resolve().parents[1]
-NBS, PAGES, HTML, CHANGES = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html', ROOT/'CHANGELOG.md'
+NBS, PAGES, HTML, CHANGES, SECONDS, RESULTS = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html', ROOT/'CHANGELOG.md', ROOT/'docs'/'seconds.json', ROOT/'results'
+EXTRA = ROOT/'docs'/'_extra' # files that the site has beside its pages
 PARTS = { # file names -> what the part is called in the sidebar, tutorials first
     '99[5-9]*': 'Start here', '0*': 'Words', '1*': 'From examples to an energy', '2*': 'From the energy to samples', '3*': 'Measuring', '4*': 'Pseudo-coresets',
     '5*': 'Choosing', '6*': 'Matching', '7[0-4]*': 'Closed forms', '7[5-9]*': 'Through training', '8[0-3]*': 'Statistics', '8[4-6]*': 'Exact Bayes', '8[7-9]*': 'Uses',
-    '96[0-4]*': 'Results', '98*': 'Results', '9[0-5]*': 'Tools', '96[5-9]*': 'Tools', '97*': 'Tools', '99[0-4]*': 'Working on the book'}
+    '96[0-4]*': 'Results', '98*': 'Results', '9[0-5]*': 'Tools', '96[5-9]*': 'Tools', '97*': 'Tools', '99[02]*': 'Working on the book', '99[14]*': 'Look up'}
+MADE = ['methods','all_results','gallery','reference','equations','sources','changelog'] # pages beside the chapters
 OWN = range(430, 900) # chapters that cite the equations of papers of their own; all others cite those of contrastive divergence
 
 
@@ -109,10 +114,12 @@ class Book:
         self.nbs, self.modules = nbs, {m:s for s,nb in nbs.items() if (m := module(nb))}
         self.defined = {s:{n for c in nb.cells if exported(c) for n in names(c)} for s,nb in nbs.items()}
         self.imported = {s:self.imports(nb) for s,nb in nbs.items()}
+        self.citations, self.cited = lookup.Citations(lookup.bibliography()), {} # key of a source -> chapters
         self.tags, self.code = {}, {} # (family, number) -> chapters, [(chapter, name)]
         for s,nb in nbs.items():
             for c in nb.cells:
                 if c.cell_type=='markdown':
+                    for _,k in self.citations.found(c.source): self.cited.setdefault(k, set()).add(s)
                     for n in re.findall(r'\\tag\{(\w+)\}', c.source): self.tags.setdefault((self.family(s), n), []).append(s)
                 elif exported(c):
                     for d in code(c):
@@ -196,7 +203,9 @@ def prose(book, stem, text, args=()) -> str: # args: names that mean something e
         n = re.search(r'\d+', said)[0]
         at = book.equation(stem, n)
         return f'[{said}](#eq-{at}-{n})' if at else said
-    def plain(t): return re.sub(r'(?<!`)`([^`\n]+)`(?!`)', name, EQS.sub(number(t), t))
+    def plain(t):
+        t = book.citations.linked(t)
+        return re.sub(r'(?<!`)`([^`\n]+)`(?!`)', name, EQS.sub(number(t), t))
     return ''.join(s if i%2 else plain(s) for i,s in enumerate(SPANS.split(text)))
 
 def markdown(book, stem, text) -> str:
@@ -210,6 +219,14 @@ def markdown(book, stem, text) -> str:
     text = re.sub(r'\$\$(?:(?!\$\$).)*?\$\$', lambda m: implemented(m) if '\\tag' in m[0] else m[0], prose(book, stem, text), flags=re.S)
     return re.sub(r'\]\(((?:\w+\.ipynb)?#[\w-]+)\)', lambda m: m[0].lower() if '#api-' not in m[1] and '#eq-' not in m[1] else m[0], text) # headings, as Jupyter writes them
 
+def cost(stem, nb) -> str:
+    "What a chapter takes: minutes to read, seconds to run, and the module that it becomes"
+    words = sum(len(c.source.split()) for c in nb.cells if c.cell_type=='markdown')
+    runs = json.loads(SECONDS.read_text())['seconds'].get(stem) if SECONDS.exists() else None
+    n = max(1, round(words/200))
+    said = [f"{n} minute{'s'*(n > 1)} to read", runs is not None and (f'runs in {runs} s' if runs > 1 else 'runs in a second'), (m := module(nb)) and f'module `bpc_nb.{m}`']
+    return ' · '.join(filter(None, said))
+
 def title(nb): return next(m[1] for c in nb.cells if (m := re.match(r'# (.+)', c.source)) and c.cell_type=='markdown')
 
 def page(book, stem):
@@ -220,7 +237,7 @@ def page(book, stem):
         d = directives(c)
         if c.cell_type=='markdown':
             text = markdown(book, stem, c.source)
-            if i==0: text = re.sub(r'^> (.+)$', r'{.claim}\n\1', text, count=1, flags=re.M)
+            if i==0: text = re.sub(r'^> (.+)$', lambda m: '{.claim}\n' + m[1] + '\n\n{.cost}\n' + cost(stem, nb), text, count=1, flags=re.M)
             add(i, new_markdown_cell(text)); continue
         if c.cell_type!='code' or {'hide','default_exp'} & d.keys() or d.get('include')=='false': continue
         c = nbformat.from_dict(c)
@@ -244,6 +261,12 @@ def listing(book) -> str:
         if defs: out += [f'## {title(nb)}\n\n`bpc_nb.{module(nb)}`, from [{s}]({s}.ipynb)', '\n'.join(['| | |', '|---|---|',
             *(f"| [`{d.name}`](#{label(s, d.name)}) | {(ast.get_docstring(d) or '').partition(chr(10))[0].replace('|', chr(92)+'|').replace('$', chr(92)+'$')} |" for d in defs)])]
     return '\n\n'.join(out)
+
+def method_card(book, name, m, groups) -> str:
+    "A method's card, with what its chapter says of it"
+    stem = book.modules[m.make.__module__.removeprefix('bpc_nb.')]
+    cell = next(c for c in book.nbs[stem].cells if exported(c) and m.make.__name__ in names(c))
+    return lookup.card(name, m, stem, title(book.nbs[stem]), lookup.first_equation(book.nbs[stem]), reference(book, stem, cell), groups, RESULTS, EXTRA)
 
 def equations(book) -> str:
     "From the paper's equations to where they are derived and what implements them"
@@ -301,14 +324,19 @@ def build(run=False) -> list: # of sentences; none: all is well
     for s in stems:
         nb, made[s] = page(book, s)
         if s=='index':
-            toc = [f'```{{toctree}}\n:hidden:\n:caption: {t}\n\n' + '\n'.join(c) + '\n```' for t,c in (parts(stems) | {'Look up': ['reference','equations','changelog']}).items()]
+            toc = [f'```{{toctree}}\n:hidden:\n:caption: {t}\n\n' + '\n'.join(c + MADE*(t=='Look up')) + '\n```' for t,c in parts(stems).items()]
             nb.cells.append(new_markdown_cell('\n\n'.join(toc))); made[s].append(0)
         for k,c in enumerate(nb.cells): c.id = f'{s}-{k}'[-60:]
         write(PAGES/f'{s}.ipynb', nbformat.writes(nb))
-    extra = dict(reference=listing(book), equations=equations(book), changelog=CHANGES.read_text(encoding='utf-8').replace('](nbs/', ']('))
+    groups = lookup.measured(RESULTS)
+    shutil.rmtree(EXTRA, ignore_errors=True); EXTRA.mkdir()
+    extra = dict(reference=listing(book), equations=equations(book), sources=lookup.sources(book.citations.entries, book.cited, {s:title(nb) for s,nb in nbs.items()}),
+                 all_results=lookup.all_results(groups), gallery=lookup.gallery(groups, RESULTS, EXTRA), changelog=CHANGES.read_text(encoding='utf-8').replace('](nbs/', ']('))
+    extra['methods'] = lookup.cards([method_card(book, name, m, groups) for name,m in registry().items()])
     for k,text in extra.items(): write(PAGES/f'{k}.md', text)
+    shutil.copy(lookup.BIB, PAGES)
     for p in PAGES.iterdir():
-        if p.stem not in made and p.stem not in extra: p.unlink()
+        if p.is_file() and p.stem not in made and p.stem not in extra: p.unlink()
     from sphinx.cmd.build import build_main
     os.environ['PATH'] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     kept = HTML.parent/'_doctrees' # what Sphinx read, for the next time

@@ -40,7 +40,7 @@ def test_from_a_file_to_a_recipe_without_the_test_set(bpc, file, tmp_path, monke
     path = file(SPACE)
     code, out, err = bpc('search', path, '--device', 'cpu')
     assert code == 0 and [r['steps'] for r in trace(tmp_path)] == [5, 5, 10]
-    assert 'rung 1/2 (5 steps), 2/2: ' in out and 'alpha=1000000.0' in out and 'held-out accuracy' in out
+    assert 'rung 1/2 (5 steps), 2/2: ' in out and 'alpha=1000000.0' in out and 'validation accuracy' in out
     best, = tomllib.loads(out[out.index('[[cells]]'):])['cells']
     assert best['alpha'] == .2 and best['steps'] == 10
     before = trace(tmp_path)

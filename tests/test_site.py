@@ -29,7 +29,7 @@ def test_names_and_equations_become_links(book):
     text = build.markdown(book, '41_late', LATE[2].source)
     to = '(#api-00_early-sample)'
     assert text.startswith(f'[`s`]{to}, `sample`, [`Sample`](#api-00_early-class-sample), [`bpc_nb.early`](00_early.ipynb), [`s`](00_early.ipynb#a-head) and $`s`$ of Eqs. 11 and [12](#eq-00_early-12)')
-    assert "(Kim et al. 2022, Eq. 12) or Eq. 12'" in text and text.endswith('    `s`')
+    assert "([Kim et al.](#source-kim2022divergence) 2022, Eq. 12) or Eq. 12'" in text and text.endswith('    `s`')
 
 
 def test_equations_and_code_know_each_other(book):
@@ -38,6 +38,24 @@ def test_equations_and_code_know_each_other(book):
     ref = build.reference(book, '00_early', EARLY[2])
     assert '**`sample`** Draw ([Eq. 12](#eq-00_early-12))' in ref
     assert '| `x` |  |  | a number |\n| `n` | `int \\| None` | `3` | how many |\n| *returns* | `list` |  | of numbers |' in ref
+
+
+@pytest.fixture(scope='module')
+def citations(): return build.lookup.Citations(build.lookup.bibliography())
+
+def test_a_citation_leads_to_its_source(citations):
+    linked = citations.linked
+    assert linked('(Kim et al. 2022, IDC)') == '([Kim et al.](#source-kim2022idc) 2022, IDC)' and linked('Kim et al. (2022) judge') == '[Kim et al.](#source-kim2022divergence) (2022) judge'
+    assert linked('Zhao and Bilen, *Dataset Condensation with Distribution Matching*, WACV 2023') .startswith('[Zhao and Bilen](#source-zhao2023distribution), *')
+    assert linked('Zhao, Mopuri and Bilen (2021)') == '[Zhao, Mopuri and Bilen](#source-zhao2021condensation) (2021)' # not two of the three
+    for text in 'Kim et al. decide', 'Kim et al. (1999)', 'Zhao and Bilen (*Another Title*, 2023)': assert linked(text) == text
+    assert [k for _, k in citations.found('Kim et al. (1999)')] == [None]
+
+def test_every_citation_has_a_source_and_every_source_is_cited(citations):
+    texts = [(p.stem, c.source) for p in (ROOT/'nbs').glob('*.ipynb') for c in nbformat.read(p, 4).cells if c.cell_type == 'markdown']
+    found = [(s, m[0], k) for s, text in texts for m, k in citations.found(text)]
+    assert [f for f in found if not f[2]] == []
+    assert {*citations.entries} - {k for *_, k in found} == {'tiwary2023constructing'} # the paper, which all chapters are about
 
 
 def test_a_signature_on_one_line():
@@ -77,8 +95,8 @@ def test_broken_links_and_missing_images(tmp_path, html, said):
 @pytest.mark.filterwarnings('ignore')
 def test_what_is_wrong_on_a_page_is_said_with_its_cell(monkeypatch, tmp_path):
     pytest.importorskip('sphinx')
-    for k, p in dict(NBS='nbs', PAGES='pages', HTML='html', CHANGES='changes.md').items(): monkeypatch.setattr(build, k, tmp_path/p)
-    (tmp_path/'nbs').mkdir()
+    for k, p in dict(NBS='nbs', PAGES='pages', HTML='html', CHANGES='changes.md', EXTRA='extra', RESULTS='results').items(): monkeypatch.setattr(build, k, tmp_path/p)
+    for k in 'nbs', 'results': (tmp_path/k).mkdir()
     (tmp_path/'changes.md').write_text('# Changelog')
     nbformat.write(new_notebook(cells=[new_markdown_cell('# Front\n> Page')]), tmp_path/'nbs'/'index.ipynb')
     good, bad = [new_markdown_cell('# A chapter'), new_markdown_cell('Fine: $a^2$ and [front](index.ipynb).')], [
@@ -173,17 +191,17 @@ def brightness(page): return sum(map(int, re.findall(r'\d+', page.evaluate("getC
 def test_front_page(visit):
     p = visit('index.html')
     text = p.locator('article').inner_text()
-    for part in 'Ten images instead of a data set', 'make demo', 'make test', "distill('cd', data, ipc=1)", 'random real': assert part in text
+    for part in 'Ten images instead of sixty thousand', 'make demo', 'make test', "distill('cd', data, ipc=1)", 'random real': assert part in text
     assert p.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
     assert p.locator('article table').count() >= 1 and p.locator('.katex').count() > 3 and '$' not in text
 
 
 def test_sidebar_has_parts_and_chapters_in_order(visit):
     p = visit('index.html')
-    assert p.locator('.sidebar-tree .caption').all_inner_texts()[:2] == ['WORDS', 'FROM IMAGES TO AN ENERGY']
+    assert p.locator('.sidebar-tree .caption').all_inner_texts()[:3] == ['START HERE', 'WORDS', 'FROM EXAMPLES TO AN ENERGY']
     links = p.locator('.sidebar-tree a.reference').evaluate_all("a => a.map(x => x.getAttribute('href'))")
     chapters = [l for l in links if l[:1].isdigit()]
-    assert chapters == sorted(chapters) and len(chapters) == len([*(ROOT/'nbs').glob('[0-9]*.ipynb')])
+    assert chapters == [f'{s}.html' for part in build.parts(p.stem for p in (ROOT/'nbs').glob('[0-9]*.ipynb')).values() for s in part]
     p.locator('.sidebar-tree a', has_text='Langevin dynamics').click()
     assert p.url.endswith('220_langevin.html')
 
@@ -205,7 +223,40 @@ def test_equations_lead_to_code_and_back(visit):
 def test_a_name_in_prose_leads_to_another_chapter(visit):
     p = visit('420_cd.html')
     p.locator('article p a', has_text=re.compile('^contrast$')).first.click()
-    assert '140_energy.html#api-14-energy-contrast' in p.url
+    assert '140_energy.html#api-140-energy-contrast' in p.url
+
+
+def test_all_results_can_be_searched_and_sorted(visit):
+    p = visit('all_results.html')
+    rows = p.locator('table.searched tbody tr:visible')
+    every = rows.count()
+    assert every > 200 and p.locator('.table-search output').inner_text() == f'{every} of {every} rows'
+    p.locator('.table-search input').fill('MNIST fkl')
+    found = rows.all_inner_texts()
+    assert 0 < len(found) < every and all('mnist' in r and 'fkl' in r for r in found)
+    p.locator('.table-search input').fill('')
+    p.locator('table.searched th', has_text='accuracy').click()
+    first, second = (float(rows.nth(i).locator('td').nth(3).inner_text().split()[0]) for i in (0, 40))
+    p.locator('table.searched th', has_text='accuracy').click()
+    assert first > second > float(rows.nth(0).locator('td').nth(3).inner_text().split()[0])
+    assert p.evaluate('document.documentElement.scrollWidth') <= 1280
+
+def test_all_results_need_no_script(visit):
+    assert visit('all_results.html', java_script_enabled=False).locator('table.searched tbody tr:visible').count() > 200
+
+def test_gallery_shows_what_was_learned(visit):
+    p = visit('gallery.html')
+    art = p.locator('figure.art img')
+    assert art.count() > 200
+    art.nth(0).scroll_into_view_if_needed(); p.wait_for_timeout(300)
+    assert art.nth(0).evaluate('i => i.complete && i.naturalWidth > 0') and '%' in art.nth(0).get_attribute('alt')
+
+def test_a_source_knows_who_cites_it(visit):
+    p = visit('430_fkl.html')
+    p.locator('article p a', has_text='Kim et al.').first.click()
+    assert p.url.endswith('sources.html#source-kim2022divergence')
+    p.locator('#source-kim2022divergence ~ p.cited a', has_text='Forward').first.click()
+    assert '430_fkl' in p.url
 
 
 def test_search_without_a_network(visit):

@@ -1,0 +1,212 @@
+"""Pages to look things up, which docs/build.py makes beside the chapters: sources with what cites them, all results, a gallery."""
+import html, re, unicodedata
+from pathlib import Path
+from statistics import mean
+
+from pybtex.database import parse_file
+
+ROOT = Path(__file__).resolve().parents[1]
+BIB = ROOT/'docs'/'sources.bib'
+
+
+# --- sources -------------------------------------------------------------------------------------------------------------------
+def plain(tex) -> str:
+    "BibTeX's braces and accents as letters"
+    return re.sub(r'[{}]', '', re.sub(r'\\(["`\'])\{?(\w)\}?', lambda m: unicodedata.normalize('NFC', m[2] + {'"':'\u0308', '`':'\u0300', "'":'\u0301'}[m[1]]), tex)).replace(r'\&', '&')
+
+def families(entry) -> list: return [plain(' '.join(p.prelast_names + p.last_names)) for p in entry.persons['author']]
+def and_(words) -> str: return ' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))
+
+def bibliography(path=BIB) -> dict: return dict(parse_file(str(path)).entries)
+
+def cited_as(entry) -> str:
+    "How a text names the authors: Kim et al., Zhao and Bilen, Zhao, Mopuri and Bilen"
+    who = families(entry)
+    both = [f'{re.escape(who[0])} et al\\.'] if len(who) > 2 else []
+    return '|'.join([re.escape(and_(who)), *both])
+
+class Citations:
+    "Finds what a text cites, by authors and year, or by authors and title"
+    def __init__(self, entries):
+        self.entries = entries
+        each = sorted(entries.items(), key=lambda e: -len(families(e[1])))
+        self.names = re.compile(r'(?<![\w-])(?:' + '|'.join(dict.fromkeys(n for _,e in each for n in cited_as(e).split('|'))) + r")(?![\w-])")
+        self.by = [(k, re.compile(cited_as(e)), {e.fields['year'], *re.findall(r'\d{4}', e.fields.get('also', ''))}, plain(e.fields['title']), e.fields.get('short'))
+                   for k,e in entries.items()] # short: a name by which a paper is told from another of the same authors and year
+
+    def found(self, text): # yields (match of the names, key or None)
+        for m in self.names.finditer(text):
+            after = text[m.end():m.end()+190]
+            said = re.match(r"[,;]?(?:'s?|’s?)? *\(?(?:\*([^*]+)\*)?[^()\d]{0,60}?(?:\[|\b)((?:19|20)\d\d)\b", after)
+            if not said: continue
+            fits = [k for k,names,years,title,short in self.by if names.fullmatch(m[0]) and said[2] in years
+                    and (title.lower().startswith(plain(said[1]).lower()[:12]) if said[1] else not short or short in after[:30])]
+            yield m, min(fits, key=lambda k: 'short' not in self.entries[k].fields) if fits else None
+
+    def linked(self, text) -> str:
+        "The same text, each citation a link"
+        for m,k in [*self.found(text)][::-1]:
+            if k: text = f'{text[:m.start()]}[{m[0]}](#source-{k}){text[m.end():]}'
+        return text
+
+def where_to(entry) -> str:
+    "A link to a paper that its authors give away, if it has one"
+    f = entry.fields
+    return f" [arXiv {f['eprint']}](https://arxiv.org/abs/{f['eprint']})" if 'eprint' in f else f" [online]({f['url']})" if 'url' in f else ''
+
+def sources(entries, cited, titles) -> str: # cited: key -> stems of chapters; titles: stem -> title
+    "Every paper once, oldest first, and the chapters that cite it"
+    out = ['# Sources\n\n{.claim}\nEvery paper that the book cites, oldest first, with the chapters that cite it; all of them in one [BibTeX file](sources.bib)']
+    for k,e in sorted(entries.items(), key=lambda e: (e[1].fields['year'], families(e[1]))):
+        at = next((e.fields[f] for f in ('booktitle','journal','publisher') if f in e.fields), 'arXiv')
+        by = ', '.join(f'[{titles[s]}]({s}.ipynb)' for s in sorted(cited.get(k, ())))
+        out.append(f"(source-{k})=\n{and_(families(e))}. *{plain(e.fields['title'])}.* {at}, {e.fields['year']}.{where_to(e)}" + (f'\n\n{{.cited}}\nin {by}' if by else ''))
+    return '\n\n'.join(out)
+
+
+# --- results -------------------------------------------------------------------------------------------------------------------
+COMPUTED = {'bf16','compile','every','select_runs','select_protocol','select_evaluator','net'} # options that change how, not what, or have a column
+
+def differing(config, usual) -> list: # of words
+    "What a configuration has other than the recipe of today, in words"
+    out = []
+    for k,v in config.items():
+        if k in COMPUTED or k in usual and usual[k]==v: continue
+        if isinstance(v, dict): out += [f'{k}: {a} {b}' for a,b in v.items() if a not in COMPUTED and (usual.get(k) or {}).get(a)!=b]
+        elif k in usual or v not in ('', None, 0, 0.): out.append(f'{k}={v:g}' if isinstance(v, float) else f'{k}={v}')
+    return out
+
+def named(line) -> str:
+    "A line's method, with what differs from its recipe"
+    from bpc_nb.distill import configure
+    try: usual = configure(line['method'], line['data'].split()[0], line['ipc'])
+    except (ValueError, KeyError): usual = {}
+    return ', '.join([line['method'], *differing(line['config'], usual)])
+
+def measured(results) -> dict: # (data, images per class, method with its options, network, evaluator, protocol, study) -> lines
+    "Lines of all grids, those that differ in seed or fold together"
+    from bpc_nb.grid import done
+    from bpc_nb.tables import homes
+    home, out = homes(results), {}
+    for r in done(results).values():
+        if 'config' in r: out.setdefault((r['data'], r['ipc'], named(r), r.get('net', ''), r.get('evaluator', 'students'), r['protocol'], home[r['key']]), []).append(r)
+    return dict(sorted(out.items(), key=lambda o: tuple(map(str, o[0]))))
+
+def spread(lines, key) -> str:
+    "Mean and deviation over the runs of some lines, in percent"
+    from bpc_nb.tables import DASH, percent
+    return percent(lines, key) if all(key in r for r in lines) else DASH
+
+def average(lines, key, digits=2) -> str:
+    return f'{mean(r[key] for r in lines):.{digits}f}' if all(isinstance(r.get(key), (int, float)) for r in lines) else '–'
+
+HEAD = ['data', 'images per class', 'method, and what differs from its recipe', 'accuracy', '8 bit', 'random real', 'NLL', 'ECE', 'coresets', 'evaluated by', 'network', 'minutes', 'cells']
+
+def row(at, lines) -> list:
+    data, ipc, name, net, evaluator, protocol, study = at
+    took = [r['seconds']['distill']/60 for r in lines if isinstance(r.get('seconds'), dict) and 'distill' in r['seconds']]
+    return [data, ipc, name, *(spread(lines, f'accuracy_runs{of}') for of in ('','_8bit','_random')), average(lines, 'nll_mean'), average(lines, 'ece_mean', 3), len(lines),
+            protocol if evaluator=='students' else f'{evaluator}, {protocol}', net, f'{mean(took):.1f}' if took else '–', f"{study}: {', '.join(r['key'][:6] for r in lines)}"]
+
+def all_results(groups) -> str: # of `measured`
+    "A page with one table, which a script of the page searches and sorts"
+    rows = [row(*g) for g in groups.items()]
+    cells = lambda r, tag: ''.join(f'<{tag}>{html.escape(str(c))}</{tag}>' for c in r)
+    table = '\n'.join(f'<tr>{cells(r, "td")}</tr>' for r in rows)
+    return f"""# All results
+
+{{.claim}}
+{len(rows)} rows from {sum(map(len, groups.values()))} lines of the grids, nothing left out: search for words, click a column to sort
+
+Several words narrow the table together: `cifar10 fkl`. Accuracies are in percent, means and deviations over the students of all coresets of a row; minutes are those of one coreset on the machine that made it, and
+machines differ. The last column names the grid and its cells: `bpc grid results/STUDY.toml --only CELLS --results again` runs them once more. What rows mean together is said in the part on results.
+
+<div class="wide"><table class="searched"><thead><tr>{cells(HEAD, 'th')}</tr></thead><tbody>
+{table}
+</tbody></table></div>
+"""
+
+
+# --- gallery -------------------------------------------------------------------------------------------------------------------
+def picture(path, S) -> int: # width in pixels
+    "At most ten images of a class side by side, one row for each class, or all in one row where a class has one"
+    from PIL import Image
+    from bpc_nb.show import class_rows, sheet
+    by = class_rows(S.y)
+    rows = [[i for k in by for i in by[k]]] if max(map(len, by.values()))==1 else [by[k][:10] for k in by]
+    art = (sheet(S.pixels(clamp=True).float(), [r[:10] for r in rows])*255).round().byte().numpy()
+    Image.fromarray(art).save(path, optimize=True)
+    return art.shape[1]
+
+def gallery(groups, results, folder) -> str: # groups: of `measured`; folder: whose files go beside the pages
+    "The first coreset of every row of results, as students see its images"
+    from bpc_nb.core import Coreset
+    from bpc_nb.grid import coreset_file
+    (folder/'gallery').mkdir(exist_ok=True)
+    out, shown, hidden = [], 0, 0
+    for at,lines in groups.items():
+        path = next((p for r in lines if 'coreset' in r and (p := coreset_file(r, results))), None)
+        S = path and Coreset.load(path)
+        if not S or S.x.ndim!=4 or at[1] > 10: hidden += 1; continue
+        data, ipc, name, net, evaluator, protocol, study = at
+        head = f'## {data}, {ipc} image{"s"*(ipc > 1)} per class'
+        if head not in out: out.append(head)
+        width = picture(folder/'gallery'/f'{path.stem}.png', S.examples() if S.decode!='identity' else S)
+        said = html.escape(f'{name}: {spread(lines, "accuracy_runs")} %')
+        out.append(f'<figure class="art"><img src="gallery/{path.stem}.png" width="{width*(2 if width<700 else 1)}" alt="{said}" loading="lazy"><figcaption>{said} <small>{html.escape(f"{net}, {protocol}, {study}")}</small></figcaption></figure>')
+        shown += 1
+    return f"""# Gallery
+
+{{.claim}}
+What was learned: the images of {shown} coresets, one for each row of [all results](all_results.md) that has images and at most ten of a class
+
+Where a class has one image, the row shows the classes in order; otherwise each class has a row. Values outside of what a screen can show are cut off. {hidden} rows are not here: texts, tables, chosen images that were not kept, more than ten images per class.
+
+""" + '\n\n'.join(out) + '\n'
+
+
+# --- cards of methods ----------------------------------------------------------------------------------------------------------
+def first_equation(nb) -> str:
+    "The first displayed formula of a chapter, without its number"
+    found = (m[1] for c in nb.cells if c.cell_type=='markdown' for m in re.finditer(r'\$\$(.+?)\$\$', c.source, re.S))
+    return re.sub(r'\s*\\tag\{[^}]*\}', '', next(found, '')).strip()
+
+def usual_rows(name, groups) -> list: # of (where, lines): one for each data set and size, by today's recipe where it was measured
+    "What a method reaches for the students that most of its coresets had"
+    at = {}
+    for (data, ipc, said, *more),lines in groups.items():
+        if lines[0]['method']==name and more[1]=='students': at.setdefault((data, ipc), []).append((said, more, lines))
+    return [(k, min(v, key=lambda o: (o[0].count(','), -len(o[2])))) for k,v in at.items()]
+
+def costs(name, results) -> str: # '': not measured
+    "Time and memory of a whole run, as `bpc plan` found them"
+    import json
+    rows = [json.loads(l) for l in (results/'costs.jsonl').read_text().splitlines()]
+    by = {(r['data'], r['ipc']):(r.get('seconds_total', r['seconds']), r.get('step_mb', r.get('memory_mb'))) for r in rows if r['method']==name} # the last one counts
+    return '; '.join(f"{data}, {ipc} per class: {s:.0f} s and {mb:.0f} MB" for (data, ipc),(s, mb) in by.items())
+
+def card(name, m, stem, heading, equation, arguments, groups, results, folder) -> str: # m: an entry of the registry; arguments: folded, as HTML
+    "A method on a page: idea, when to use it, equation, figures, cost, file"
+    from bpc_nb.grid import coreset_file
+    idea, rows = (m.make.__doc__ or '').strip().partition('\n')[0], usual_rows(name, groups)
+    out = [f'(method-{name})=\n## `{name}`', f'{idea}. **Use it** {m.when}.', f'$$\n{equation}\n$$' if equation else '']
+    if rows:
+        head = ['data', 'images per class', 'accuracy', 'random real', 'NLL', 'coresets', 'protocol', 'differs from the recipe in']
+        cells = [[data, ipc, spread(l, 'accuracy_runs'), spread(l, 'accuracy_runs_random'), average(l, 'nll_mean'), len(l), protocol, said.partition(', ')[2]]
+                 for (data, ipc),(said, (_, _, protocol, _), l) in rows]
+        out.append('\n'.join('| ' + ' | '.join(map(str, r)) + ' |' for r in (head, ['---']*len(head), *cells)))
+    pictures = [folder/'gallery'/f'{p.stem}.png' for _,(_, _, l) in rows for r in l[:1] if 'coreset' in r and (p := coreset_file(r, results))]
+    if art := next((p for p in pictures if p.exists()), None): out.append(f'<figure class="art"><img src="gallery/{art.name}" alt="images that {name} learned or chose" loading="lazy"></figure>')
+    if took := costs(name, results): out.append(f'A whole run takes {took} ([who wins](982_winners.ipynb)).')
+    out.append(f'{{.cited}}\n[{heading}]({stem}.ipynb) · `{m.make.__module__}` · `bpc distill digits --method {name} --ipc 1`')
+    return '\n\n'.join([o for o in out if o] + [arguments])
+
+def cards(made) -> str: # made: cards
+    return f"""# Methods
+
+{{.claim}}
+A card for each of {len(made)} methods: its idea, when to use it, its equation, what it reached, what it costs, where it is
+
+The tables have the students of a data set's recipe. Where today's recipe of a method was not measured, the last column says what differs from it. All other rows are in [all results](all_results.md).
+
+""" + '\n\n'.join(made) + '\n'
