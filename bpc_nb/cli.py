@@ -299,7 +299,7 @@ def next_to(found:dict, out:Path) -> str: # found: from `left_in`
     kept, shown, *_ = found.values()
     judge = config.get('select_evaluator', 'students')
     by = f' --evaluator {judge}'*(judge!='students') # another judge may see nothing in it
-    return '\n'.join([f"held-out accuracy {100*found['held_out']:.1f} % ({judge}) {at}", kept, shown,
+    return '\n'.join([f"validation accuracy {100*found['held_out']:.1f} % ({judge}) {at}", kept, shown,
                       f"next: bpc evaluate {kept}{by} --control", f"      bpc show {kept}", f"      bpc explore {out}"])
 
 def watching(c:Choice, left:Callable, callback) -> dict: # left: from `countdown`
@@ -413,7 +413,7 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
                  device:str='auto', # cpu, cuda or auto
                  json:bool=False, # print one JSON object
                  **given):
-    "Judge a coreset by fresh students, a posterior or ridge regression; points by their posterior"
+    "Evaluate a coreset by fresh students, a posterior or ridge regression; points by their posterior"
     no_table(file)
     for k in set.keys() & inspect.signature(evaluate).parameters:
         raise ValueError(f"set: {k!r} is no option of the evaluator alone; give it as --{k.replace('_', '-')}")
@@ -441,7 +441,7 @@ def bpc_predictive(file, # a coreset, as `bpc distill` writes it
                    device:str='auto', # cpu, cuda or auto
                    json:bool=False, # print one JSON object
                    **given):
-    "Judge a coreset by the posterior that it stands for"
+    "Evaluate a coreset by the posterior that it stands for"
     no_table(file)
     choose(protocol, POSTERIORS, 'protocol')
     coreset = Coreset.load(file)
@@ -550,7 +550,7 @@ def bpc_search(file, # search file (TOML): a grid file; lists of steps are rungs
         raise KeyboardInterrupt("stopped; what has a line is kept, give the same command again to go on") from None
     if json: return dict(finished=bool(rows), best=rows[0]['cell'] if rows else None, rows=rows)
     if not rows: return 'not finished: give the same command again'
-    head = f"held-out accuracy {100*rows[0]['held_out']:.1f} %, the best that was found; to measure it, put this into a grid file:"
+    head = f"validation accuracy {100*rows[0]['held_out']:.1f} %, the best that was found; to measure it, put this into a grid file:"
     return f"{head}\n\n{as_grid_table(rows[0]).rstrip()}"
 
 # %% ../nbs/970_cli.ipynb #ab0fdab3
@@ -972,7 +972,7 @@ DEMO = dict(every=200, select_runs=2, experts=dict(n=6, epochs=15)) # less than 
 
 def picture_of(real:Coreset, learned:Coreset, r:dict, path) -> str: # r: as `evaluate` gives it, with a control
     "Draw random images and learned ones, and what students learn from them"
-    says = '{} images, one a class: students of them get {:.0f} % of the test images right'
+    says = '{} images, one per class: students of them get {:.0f} % of the test images right'
     rows = {says.format(k, 100*r['accuracy_mean'+w]):S.pixels() for k,w,S in (('Random real','_random',real), ('Learned','',learned))}
     write_atomic(Path(path), lambda tmp: show_rows(rows).savefig(tmp, format='png', dpi=150))
     return str(path)

@@ -251,7 +251,7 @@ def clock(path:Path):
         write_atomic(path, lambda tmp: Path(tmp).write_text(f'{before + time.perf_counter() - began:.1f}'))
 
 # %% ../nbs/950_grid.ipynb #6ec17407
-def course(out:Path) -> list: # [[step, held-out accuracy], ...]
+def course(out:Path) -> list: # [[step, validation accuracy], ...]
     "What a run saw at its looks"
     path = out/'log.jsonl'
     rows = [json.loads(l) for l in path.read_text().splitlines()] if path.exists() else []
@@ -345,7 +345,7 @@ def posteriors(path, # of a coreset
                protocols, # of the predictive
                results='results', # folder of `posteriors.jsonl`
                seed:int=0, device='cpu') -> list: # lines, one for each protocol
-    "Judge a coreset by its posterior predictives; what has a line is not run again"
+    "Evaluate a coreset by its posterior predictives; what has a line is not run again"
     wanted, results, S = sampled(path, protocols, seed), Path(results), Coreset.load(path)
     for k,protocol in wanted.items():
         with held(results/f'.{k}.lock') as mine:

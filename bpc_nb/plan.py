@@ -166,7 +166,7 @@ def advice(memory, disk, device, own, free=None, room=None) -> list: # MB; free,
     free, room = free or free_mb(device), room or shutil.disk_usage(cache_folder().anchor).free/1e6
     says = []
     if memory > free:
-        says.append(f"a step needs {memory:.0f} MB and {free:.0f} are free: take fewer images a class, a narrower net or bf16='always'")
+        says.append(f"a step needs {memory:.0f} MB and {free:.0f} are free: take fewer images per class, a narrower net or bf16='always'")
     if disk > room: says.append(f"the experts need {disk:.0f} MB and the disk has {room:.0f}: "
                                 f"half=True halves that, fewer of n={own['n']} or epochs={own['epochs']} too")
     return says

@@ -210,7 +210,7 @@ def show_pixels(
     return shown
 
 # %% ../nbs/010_show.ipynb #df2fd9d7
-LOGGED = dict(accuracy_mean='held-out accuracy', nll_mean='held-out NLL') # what a run notes of its looks
+LOGGED = dict(accuracy_mean='validation accuracy', nll_mean='validation NLL') # what a run notes of its looks
 
 def show_curves(
     rows, # log rows (dicts), or several runs as `{name: rows}`

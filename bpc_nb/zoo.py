@@ -93,7 +93,7 @@ def described(card:dict) -> str:
     f, made, p = (card['figures'], card['made'],
                   lambda k: f"{100*card['figures']['accuracy_mean'+k]:.1f} ± {100*card['figures']['accuracy_std'+k]:.1f}")
     part = '' if made['fold'] is None else f", fold {made['fold']} of {card['data']['recipe']['folds']} as test part"
-    return '\n'.join([f"{card['name']}, {card['ipc']} a class: {card['images'][0]} images of {'x'.join(map(str, card['images'][1:]))}, "
+    return '\n'.join([f"{card['name']}, {card['ipc']} per class: {card['images'][0]} images of {'x'.join(map(str, card['images'][1:]))}, "
                       f"{label_words(f['labels'])}, from {card['data']['name']}", *[used(u) for u in [card.get('use')] if u], '',
         f"Test accuracy in percent of {f['runs']} students ({f['net']}, protocol {f['protocol']}: "
         f"{f['epochs']} epochs) on {f['n_test']} images{part}:",

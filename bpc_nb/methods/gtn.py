@@ -37,7 +37,7 @@ def generated(G:Network, omega:Tensor, # its weights (P,)
 def passes(M:int, K:int, inner:int) -> tuple: # examples, classes, steps of a student -> (epochs, batches)
     "How a coreset is dealt to the steps of a student"
     ipc = max(1, M//K)
-    if ipc > inner and ipc%inner: raise ValueError(f"inner: {ipc} examples a class cannot be dealt to {inner} steps in equal parts; "
+    if ipc > inner and ipc%inner: raise ValueError(f"inner: {ipc} examples per class cannot be dealt to {inner} steps in equal parts; "
                                                    f"take a number that divides {ipc}")
     return ceil(inner/(B := min(ipc, inner))), B
 

@@ -117,7 +117,7 @@ def dwa(task:Task, # network: the teacher's, and data
 
 # %% ../../nbs/810_recover.ipynb #8100a020
 @torch.no_grad()
-def diversity(S:Coreset, t:Teacher) -> dict: # S: examples, more than one a class
+def diversity(S:Coreset, t:Teacher) -> dict: # S: examples, more than one per class
     "Mean squared distance (Eq. 21) and mean cosine of two images of one class, in the teacher's features"
     f = last_layer(t.net, t.theta, t.stats)(S.x)
     same = (S.y[:,None]==S.y[None]) & ~torch.eye(len(S.y), dtype=torch.bool, device=S.y.device)
