@@ -1164,8 +1164,10 @@ def usage():
 def recipes_of(method:str) -> str:
     "What goes before the defaults that the help prints"
     def at(data, ipc): return f"{data or 'any data'}{f', ipc {ipc}' if ipc else ''}"
-    each = [f"  {at(*k)}: {', '.join(f'{o} {v}' for o,v in r.items())}" for k,r in registry()[method].recipes.items() if r]
-    return '\n' + '\n'.join([f'recipes of {method}, which go before these defaults:', *each]) + '\n' if each else ''
+    m = registry()[method]
+    each = [f"  {at(*k)}: {', '.join(f'{o} {v}' for o,v in r.items())}" for k,r in m.recipes.items() if r]
+    about = f'{method}: {inspect.getdoc(m.make)}.\nUse it {m.when}.'
+    return '\n' + '\n'.join([about, *([f'\nrecipes of {method}, which go before these defaults:', *each] if each else [])]) + '\n'
 
 def parse(argv) -> tuple: # (function, its arguments, names of the command's options)
     "Read a command line"

@@ -138,6 +138,7 @@ class Method(NamedTuple):
     steps: bool = True   # False: `make` gives `(coreset, gen) -> coreset`, which chooses, or has a closed form
     without: tuple = ()  # options of a run that it does not take
     net: bool = True     # False: no network plays a part
+    when: str = ''       # ends the sentence "Use it ..."
 
     def wants(self, config:dict) -> frozenset: # config: as `configure` gives it
         "What the task must have"

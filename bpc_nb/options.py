@@ -38,7 +38,8 @@ def one_of(names): # a dict or any collection, or a function that gives one
     return lambda name, v: choose(v, names() if callable(names) else names, name)
 
 # %% ../nbs/050_options.ipynb #5e595d5e
-Count, Natural = Annotated[int, at_least(1)], Annotated[int, at_least(0)]
+Count = Annotated[int, at_least(1)]
+Natural = Annotated[int, at_least(0)]
 above_0 = number(lambda v: v>0, 'above 0')
 Positive = Annotated[float, above_0]
 NonNegative = Annotated[float, number(lambda v: v>=0, 'of at least 0')]

@@ -4,16 +4,18 @@
 
 # %% auto #0
 __all__ = ['LOGGED', 'figure', 'tidy', 'sheet', 'class_rows', 'layout', 'show_grid', 'show_coreset', 'save_grid', 'uri', 'as_png',
-           'show_rows', 'ansi', 'half_blocks', 'can_draw', 'show_in_terminal', 'show_pixels', 'show_curves',
-           'show_chain', 'show_gaussian']
+           'Film', 'film', 'show_rows', 'ansi', 'half_blocks', 'can_draw', 'show_in_terminal', 'show_pixels',
+           'show_curves', 'show_chain', 'show_gaussian']
 
 # %% ../nbs/010_show.ipynb #5a368768
 import base64, os, shutil, sys
 from io import BytesIO
+from typing import NamedTuple
 
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -136,6 +138,30 @@ def as_png(pixels:Tensor) -> bytes: # (C,H,W) in [0,1]
     "One image as a PNG file"
     image(pixels).save(f := BytesIO(), 'PNG')
     return f.getvalue()
+
+# %% ../nbs/010_show.ipynb #e053dbea
+class Film(NamedTuple):
+    "Frames in one PNG file"
+    png: bytes
+    def _repr_png_(self): return self.png
+    def __repr__(self): return f'a picture that moves, {len(self.png)/1e3:.0f} kB'
+
+def film(figs, # figures of one size, in order
+           ms:int=120, # for a frame
+           last:int=2500, # ms for the last one; the first has six times `ms`
+           colors:int=64, # how many
+           dpi:int=80,
+          ) -> Film:
+    "Figures as a picture that moves"
+    def drawn(fig):
+        fig.savefig(f := BytesIO(), format='png', dpi=dpi)
+        return Image.open(f).convert('RGB')
+    frames = [*map(drawn, figs)]
+    end = frames[-1].quantize(colors, Image.Quantize.MAXCOVERAGE)
+    frames = [f.quantize(palette=end, dither=0) for f in frames]
+    frames[-1].save(f := BytesIO(), format='png', save_all=True, default_image=True, append_images=frames,
+                    duration=[ms*6, *[ms]*(len(frames)-2), last], loop=0, optimize=True)
+    return Film(f.getvalue())
 
 # %% ../nbs/010_show.ipynb #bec9e057
 def show_rows(

@@ -328,11 +328,12 @@ def build(run=False) -> list: # of sentences; none: all is well
             nb.cells.append(new_markdown_cell('\n\n'.join(toc))); made[s].append(0)
         for k,c in enumerate(nb.cells): c.id = f'{s}-{k}'[-60:]
         write(PAGES/f'{s}.ipynb', nbformat.writes(nb))
+    from bpc_nb.core import registry
     groups = lookup.measured(RESULTS)
     shutil.rmtree(EXTRA, ignore_errors=True); EXTRA.mkdir()
     extra = dict(reference=listing(book), equations=equations(book), sources=lookup.sources(book.citations.entries, book.cited, {s:title(nb) for s,nb in nbs.items()}),
                  all_results=lookup.all_results(groups), gallery=lookup.gallery(groups, RESULTS, EXTRA), changelog=CHANGES.read_text(encoding='utf-8').replace('](nbs/', ']('))
-    extra['methods'] = lookup.cards([method_card(book, name, m, groups) for name,m in registry().items()])
+    extra['methods'] = lookup.cards([method_card(book, name, m, groups) for name,m in sorted(registry().items(), key=lambda o: book.modules[o[1].make.__module__.removeprefix('bpc_nb.')])])
     for k,text in extra.items(): write(PAGES/f'{k}.md', text)
     shutil.copy(lookup.BIB, PAGES)
     for p in PAGES.iterdir():

@@ -173,9 +173,10 @@ def first_equation(nb) -> str:
 
 def usual_rows(name, groups) -> list: # of (where, lines): one for each data set and size, by today's recipe where it was measured
     "What a method reaches for the students that most of its coresets had"
+    from bpc_nb.tables import label
     at = {}
     for (data, ipc, said, *more),lines in groups.items():
-        if lines[0]['method']==name and more[1]=='students': at.setdefault((data, ipc), []).append((said, more, lines))
+        if lines[0]['method']==name and more[1]=='students' and label(lines[0])!='L=0': at.setdefault((data, ipc), []).append((said, more, lines))
     return [(k, min(v, key=lambda o: (o[0].count(','), -len(o[2])))) for k,v in at.items()]
 
 def costs(name, results) -> str: # '': not measured

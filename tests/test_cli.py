@@ -76,6 +76,7 @@ def test_help_of_a_method_is_its_own(command, method, bpc):
         assert ' '.join((notes[k] or '').split()) in text and len(text.split()) > 3 # no option without a comment
         assert text.endswith(f' (default: {default})') if default not in (None, '') and default is not False else '(default' not in text
     m = registry()[method]
+    assert m.when and m.when[0].islower() and not m.when.endswith('.') and f'Use it {m.when}.' in out # each method says when it is the one to take
     assert m.steps == bool(section(out, 'loop')) and (m.steps and 'loss' not in m.without) == bool(section(out, 'energy'))
 
 

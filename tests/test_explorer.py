@@ -45,12 +45,14 @@ def page(url):
         page.goto(url)
         page.locator('.bpc img').first.wait_for(timeout=120_000)
         page.opened = time.perf_counter() - began
+        page.locator('.jupyter-widgets .bpc img').first.wait_for(timeout=120_000)
+        page.live = time.perf_counter() - began
         yield page
         b.close()
 
 
 def figures(page): return page.locator('.widget-html-content > img').evaluate_all('l => l.map(i => i.src)')
-def tiles(page): return page.locator('.bpc img').evaluate_all('l => l.map(i => i.src)')
+def tiles(page): return page.locator('.jupyter-widgets .bpc img').evaluate_all('l => l.map(i => i.src)')
 
 def slide(page, name, *keys):
     row = page.locator('.widget-inline-hbox', has=page.get_by_text(name, exact=True))
@@ -67,7 +69,8 @@ def until(page, f, old, seconds=60):
 
 @in_browser
 def test_a_page_opens_with_images_curves_and_a_chain(page):
-    print(f'opened in {page.opened:.1f} s')
+    print(f'a first picture after {page.opened:.1f} s, the page after {page.live:.1f} s')
+    assert page.opened < page.live and not page.locator('.first').is_visible() # the first picture needs no kernel, and goes when the page is there
     assert len(tiles(page)) == 10
     page.wait_for_timeout(200)
     curves, chain = figures(page)
@@ -97,8 +100,8 @@ def test_a_slider_moves_and_the_picture_changes(page):
 
 @in_browser
 def test_a_pointer_on_an_image_is_told_what_it_is(page):
-    page.locator('.bpc div').nth(3).hover()
-    tip = page.locator('.bpc div').nth(3).evaluate("e => getComputedStyle(e, '::after').content")
+    page.locator('.jupyter-widgets .bpc div').nth(3).hover()
+    tip = page.locator('.jupyter-widgets .bpc div').nth(3).evaluate("e => getComputedStyle(e, '::after').content")
     assert re.search(r'class 3\\?.*energy under theta\+ \d.*energy under theta- \d', tip, re.S), tip
 
 
@@ -114,7 +117,7 @@ def test_a_page_follows_its_run(page, runs):
 @in_browser
 def test_a_second_run_stands_beside_the_first_and_students_predict(page, runs):
     page.locator('select').nth(1).select_option('L0')
-    page.locator('.bpc').nth(1).wait_for()
+    page.locator('.jupyter-widgets .bpc').nth(1).wait_for()
     assert len(tiles(page)) == 20
     page.get_by_role('button', name='train').click()
     page.get_by_text(re.compile(r'accuracy \d.*ECE')).nth(1).wait_for(timeout=120_000)

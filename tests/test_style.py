@@ -6,7 +6,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LINES, COLUMNS = 30, 140
-CONVENTIONS = {'RECIPES', 'METHODS', 'EVALUATORS'} # what `registry` and `recipe` collect from modules
+CONVENTIONS = {'RECIPES', 'WHEN', 'METHODS', 'EVALUATORS'} # what `registry` and `recipe` collect from modules
 
 directive = lambda line: re.match(r'#\s*\|', line)
 

@@ -96,5 +96,6 @@ POSITIVE = { # those of the control that have had a search of their own
 }
 
 # %% ../../nbs/420_cd.ipynb #d97e565c
-METHODS = {'cd': Method(cd, RECIPES),
-           'positive-only': Method(positive_only, without(RECIPES, 'L', 'alpha') | POSITIVE)}
+METHODS = {'cd': Method(cd, RECIPES, when='for students that train from scratch, where there are minutes to train experts'),
+           'positive-only': Method(positive_only, without(RECIPES, 'L', 'alpha') | POSITIVE,
+                                   when='as a control, to see what the chain adds to low energies under experts')}

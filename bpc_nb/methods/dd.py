@@ -137,4 +137,5 @@ RECIPES = {
     ('mnist', None): dict(net='convnet:width=16', lr=.02, real=256),
 }
 
-METHODS = {'dd': Method(dd, RECIPES, frozenset(), without=(*ENERGY, *SECOND))}
+METHODS = {'dd': Method(dd, RECIPES, frozenset(), without=(*ENERGY, *SECOND),
+                        when='where students take the few steps that belong to the coreset, best from a known start')}

@@ -104,4 +104,5 @@ RECIPES = {
        for data in ('mnist','cifar10')},
 }
 
-METHODS = {'frepo': Method(frepo, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'))}
+METHODS = {'frepo': Method(frepo, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'),
+                           when='where the last layer of students is solved for, or trained on targets')}

@@ -131,5 +131,7 @@ def label_solve(task:Task, # data
 RECIPES = {(None, None): dict(optimiser='adam', lr=.04, momentum=.9, average=0., steps=1000, every=100, select_evaluator='kernel',
                               select_runs=1)}
 
-METHODS = {'kip': Method(kip, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'), net=False),
-           'ls': Method(label_solve, {(None, None): dict(select_evaluator='kernel', select_runs=1)}, frozenset(), steps=False)}
+METHODS = {'kip': Method(kip, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'), net=False,
+                         when='where the student is a kernel regression: no network is needed'),
+           'ls': Method(label_solve, {(None, None): dict(select_evaluator='kernel', select_runs=1)}, frozenset(), steps=False,
+                        when='where images must stay real and the student is a kernel regression')}

@@ -164,5 +164,5 @@ RECIPES = {
     ('mnist', None): dict(net='lenet', lr_labels=.003, select_protocol='dc'),
 }
 ALONE = *ENERGY, 'pixels', 'labels', 'lr', 'momentum', 'optimiser', 'decode'
-METHODS = {'ld': Method(ld, RECIPES, frozenset(), without=ALONE),
-           'sldd': Method(sldd, DD, frozenset(), without=(*ENERGY, *SECOND, 'labels'))}
+METHODS = {'ld': Method(ld, RECIPES, frozenset(), without=ALONE, when='where images must stay real: only their labels are learned'),
+           'sldd': Method(sldd, DD, frozenset(), without=(*ENERGY, *SECOND, 'labels'), when='where there may be fewer images than classes')}

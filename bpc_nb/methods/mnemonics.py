@@ -66,4 +66,4 @@ RECIPES = { # first guesses: none has been searched for
        for data in ('mnist','cifar10')},
 }
 
-METHODS = {'mnemonics': Method(mnemonics, RECIPES, without=SECOND)}
+METHODS = {'mnemonics': Method(mnemonics, RECIPES, without=SECOND, when='to keep a trained network good while it learns more')}

@@ -209,9 +209,12 @@ RECIPES = {
 }
 def by_net(config): return frozenset({'experts'} if config['features']=='net' else ())
 
-METHODS = {'random': Method(random, RECIPES, frozenset(), steps=False),
-           'herding': Method(herding, RECIPES, by_net, steps=False),
-           'kernel-herding': Method(kernel_herding, RECIPES, by_net, steps=False),
-           'k-center': Method(k_center, RECIPES, by_net, steps=False),
-           'forgetting': Method(forgetting, RECIPES, steps=False),
-           'k-means': Method(k_means, RECIPES, frozenset(), steps=False)}
+METHODS = {'random': Method(random, RECIPES, frozenset(), steps=False, when='as the control of everything else'),
+           'herding': Method(herding, RECIPES, by_net, steps=False,
+                             when='where images must stay real, and as a start that is better than random'),
+           'kernel-herding': Method(kernel_herding, RECIPES, by_net, steps=False, when='as herding, where classes are of several kinds'),
+           'k-center': Method(k_center, RECIPES, by_net, steps=False,
+                              when='where images must stay real and there are ten or more of a class'),
+           'forgetting': Method(forgetting, RECIPES, steps=False, when='for subsets much larger than those of this book'),
+           'k-means': Method(k_means, RECIPES, frozenset(), steps=False,
+                             when='as a control that costs nothing: with one image of a class, their average')}

@@ -90,4 +90,4 @@ RECIPES = {
 }
 
 EVALUATORS = dict(bag=by_bags)
-METHODS = {'tdd': Method(tdd, RECIPES, frozenset(), without=(*ENERGY, *SECOND, 'labels', 'decode', 'pixels'))}
+METHODS = {'tdd': Method(tdd, RECIPES, frozenset(), without=(*ENERGY, *SECOND, 'labels', 'decode', 'pixels'), when='for texts')}

@@ -114,9 +114,15 @@ NOISELESS = without(CD | BEFORE, 'width') # the variants have no noise at both e
 def fewer(n:int, **o): return NOISELESS['digits', n] | o # moves in an outer step make fewer steps
 
 METHODS = {
-    'cd-both': Method(cd_both, NOISELESS), 'cd-labels': Method(cd_labels, NOISELESS, without=('labels','lr_labels')),
-    'cd-matched': Method(cd_matched, NOISELESS, without=(*SECOND, 'scale')),
-    'cd-layers': Method(cd_layers, NOISELESS), 'cd-nets': Method(cd_nets, NOISELESS),
-    'cd-late': Method(cd_late, NOISELESS | {('digits', 1): fewer(1, after=300)}),
+    'cd-both': Method(cd_both, NOISELESS, when='to see what it matters where the chain begins'),
+    'cd-labels': Method(cd_labels, NOISELESS, without=('labels','lr_labels'),
+                        when='where a coreset may have soft labels, learned at a rate of their own'),
+    'cd-matched': Method(cd_matched, NOISELESS, without=(*SECOND, 'scale'),
+                         when='to use one chain for a contrast and for matching its end'),
+    'cd-layers': Method(cd_layers, NOISELESS, when='to see whether one step size suits all layers'),
+    'cd-nets': Method(cd_nets, NOISELESS, when='where students will have other architectures than the experts'),
+    'cd-late': Method(cd_late, NOISELESS | {('digits', 1): fewer(1, after=300)},
+                      when='to see whether a run wants another chain at its end'),
     'cd-persistent': Method(cd_persistent,
-                            NOISELESS | {('digits', 1): fewer(1, steps=120, every=20), ('digits', 10): fewer(10, steps=80, every=20)})}
+                            NOISELESS | {('digits', 1): fewer(1, steps=120, every=20), ('digits', 10): fewer(10, steps=80, every=20)},
+                            when='to see whether long chains, kept from step to step, are worth their time')}

@@ -134,4 +134,5 @@ RECIPES = {
 
 RECIPES['digits', None] |= dict(net='convnet:width=64,depth=2', steps=2000, every=200)
 
-METHODS = {'vbpc': Method(vbpc, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'))}
+METHODS = {'vbpc': Method(vbpc, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'),
+                          when='where one forward pass must give a predictive distribution')}

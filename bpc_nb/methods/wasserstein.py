@@ -75,4 +75,5 @@ RECIPES = {
        for name,o in dict(mnist=dict(alpha=.06, T=2, k_max=2), cifar10=dict(alpha=.1, T=2, k_max=1)).items()},
 }
 
-METHODS = {'wasserstein': Method(wasserstein, RECIPES, without=(*SECOND, 'scale'))} # the distance has no unit of energy
+METHODS = {'wasserstein': Method(wasserstein, RECIPES, without=(*SECOND, 'scale'), # the distance has no unit of energy
+                                 when='to match whole trajectories, when there is memory for the gradient through a student')}
