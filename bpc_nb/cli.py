@@ -403,7 +403,7 @@ def no_table(file):
 # %% ../nbs/970_cli.ipynb #clievaltw2
 def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
                  data:str=None, # where its data is, or what else to test on (default: as the coreset says)
-                 evaluator:str='students', # who judges: one of `bpc list`
+                 evaluator:str='students', # who evaluates: one of `bpc list`
                  runs:int=None, # how many (default: 5 students, 5 networks for ridge, 1 posterior)
                  protocol:str=None, # how students are trained: one of `bpc list` (default: quick; for ridge, networks are not trained)
                  set:dict={}, # other options of the evaluator, which `bpc list` names
@@ -566,7 +566,7 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
                  nets:str='resnet18,vgg11,alexnet,mlp', # networks of the students; with options of their own, separated by ;
                  data:str=None, # where its data is (default: as the coreset says)
                  results:str='results', # folder of `transfer.jsonl`
-                 evaluator:str='students', # who judges: one of `bpc list`
+                 evaluator:str='students', # who evaluates: one of `bpc list`
                  set:dict={}, # other options of the evaluator
                  protocol:str='dc', # how students are trained: one of `bpc list`
                  runs:int=5, # students
@@ -756,7 +756,7 @@ def bpc_rank(file, # networks and their training (TOML)
              seed:int=0, # of the trainings
              json:bool=False, # print one JSON object
              **given):
-    "Rank networks by training them on a coreset, held-out images judge"
+    "Rank networks by training them on a coreset and testing on validation images"
     if on is None: raise ValueError("on: networks are trained on a coreset; name its file with --on")
     some, S = networks_of(file), Coreset.load(on)
     rows = in_order_of_score(S, d := data_of(S, data, given), some, protocol, runs, seed=seed, progress=not json)

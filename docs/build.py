@@ -324,7 +324,8 @@ def build(run=False) -> list: # of sentences; none: all is well
     for s in stems:
         nb, made[s] = page(book, s)
         if s=='index':
-            toc = [f'```{{toctree}}\n:hidden:\n:caption: {t}\n\n' + '\n'.join(c + MADE*(t=='Look up')) + '\n```' for t,c in parts(stems).items()]
+            by = parts(stems)
+            toc = [f'```{{toctree}}\n:hidden:\n:caption: {t}\n\n' + '\n'.join(c) + '\n```' for t,c in (by | {'Look up': by.get('Look up', []) + MADE}).items()]
             nb.cells.append(new_markdown_cell('\n\n'.join(toc))); made[s].append(0)
         for k,c in enumerate(nb.cells): c.id = f'{s}-{k}'[-60:]
         write(PAGES/f'{s}.ipynb', nbformat.writes(nb))
@@ -333,7 +334,9 @@ def build(run=False) -> list: # of sentences; none: all is well
     shutil.rmtree(EXTRA, ignore_errors=True); EXTRA.mkdir()
     extra = dict(reference=listing(book), equations=equations(book), sources=lookup.sources(book.citations.entries, book.cited, {s:title(nb) for s,nb in nbs.items()}),
                  all_results=lookup.all_results(groups), gallery=lookup.gallery(groups, RESULTS, EXTRA), changelog=CHANGES.read_text(encoding='utf-8').replace('](nbs/', ']('))
-    extra['methods'] = lookup.cards([method_card(book, name, m, groups) for name,m in sorted(registry().items(), key=lambda o: book.modules[o[1].make.__module__.removeprefix('bpc_nb.')])])
+    methods = registry()
+    at = {name:s for name,m in methods.items() if (s := book.modules.get(m.make.__module__.removeprefix('bpc_nb.')))}
+    extra['methods'] = lookup.cards([method_card(book, name, methods[name], groups) for name in sorted(at, key=at.get)])
     for k,text in extra.items(): write(PAGES/f'{k}.md', text)
     shutil.copy(lookup.BIB, PAGES)
     for p in PAGES.iterdir():

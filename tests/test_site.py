@@ -55,7 +55,7 @@ def test_every_citation_has_a_source_and_every_source_is_cited(citations):
     texts = [(p.stem, c.source) for p in (ROOT/'nbs').glob('*.ipynb') for c in nbformat.read(p, 4).cells if c.cell_type == 'markdown']
     found = [(s, m[0], k) for s, text in texts for m, k in citations.found(text)]
     assert [f for f in found if not f[2]] == []
-    assert {*citations.entries} - {k for *_, k in found} == {'tiwary2023constructing'} # the paper, which all chapters are about
+    assert {*citations.entries} == {k for *_, k in found}
 
 
 def test_a_signature_on_one_line():
@@ -240,6 +240,17 @@ def test_all_results_can_be_searched_and_sorted(visit):
     p.locator('table.searched th', has_text='accuracy').click()
     assert first > second > float(rows.nth(0).locator('td').nth(3).inner_text().split()[0])
     assert p.evaluate('document.documentElement.scrollWidth') <= 1280
+
+def test_each_method_has_a_card(visit):
+    "With when to use it, and figures where it was measured"
+    from bpc_nb.core import registry
+    p = visit('methods.html')
+    heads = p.locator('article h2').all_inner_texts()
+    assert sorted(h.rstrip('#¶ ') for h in heads) == sorted(registry())
+    assert p.locator('article').inner_text().count('Use it') == len(heads)
+    cards = p.locator('article section section')
+    assert '±' in cards.first.inner_text() and cards.first.locator('.katex-display, math').count() and cards.first.locator('figure.art img').count() == 1
+    assert p.locator('article table').count() > 25
 
 def test_all_results_need_no_script(visit):
     assert visit('all_results.html', java_script_enabled=False).locator('table.searched tbody tr:visible').count() > 200
