@@ -264,9 +264,11 @@ def listing(book) -> str:
 
 def method_card(book, name, m, groups) -> str:
     "A method's card, with what its chapter says of it"
+    from bpc_nb.core import registry
     stem = book.modules[m.make.__module__.removeprefix('bpc_nb.')]
     cell = next(c for c in book.nbs[stem].cells if exported(c) and m.make.__name__ in names(c))
-    return lookup.card(name, m, stem, title(book.nbs[stem]), lookup.first_equation(book.nbs[stem]), reference(book, stem, cell), groups, RESULTS, EXTRA)
+    equation = lookup.equation_of(name, book.nbs[stem], first=name==next(n for n,o in registry().items() if o.make.__module__==m.make.__module__))
+    return lookup.card(name, m, stem, title(book.nbs[stem]), equation, reference(book, stem, cell), groups, RESULTS, EXTRA)
 
 def equations(book) -> str:
     "From the paper's equations to where they are derived and what implements them"

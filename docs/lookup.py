@@ -166,10 +166,13 @@ Where a class has one image, the row shows the classes in order; otherwise each 
 
 
 # --- cards of methods ----------------------------------------------------------------------------------------------------------
-def first_equation(nb) -> str:
-    "The first displayed formula of a chapter, without its number"
-    found = (m[1] for c in nb.cells if c.cell_type=='markdown' for m in re.finditer(r'\$\$(.+?)\$\$', c.source, re.S))
-    return re.sub(r'\s*\\tag\{[^}]*\}', '', next(found, '')).strip()
+MARK = r'<!-- equation of ([\w-]+) -->\s*'
+def equation_of(name, nb, first:bool) -> str: # first: whether it is the chapter's first method
+    "The formula that a chapter marks as a method's; without any mark, the first method has the first one"
+    text = '\n\n'.join(c.source for c in nb.cells if c.cell_type=='markdown')
+    marked = dict(re.findall(MARK + r'\$\$(.+?)\$\$', text, re.S))
+    found = marked.get(name) or (not marked and first and (m := re.search(r'\$\$(.+?)\$\$', text, re.S)) and m[1]) or ''
+    return re.sub(r'\s*\\tag\{[^}]*\}', '', found).strip()
 
 def usual_rows(name, groups) -> list: # of (where, lines): one for each data set and size, by today's recipe where it was measured
     "What a method reaches for the students that most of its coresets had"
@@ -184,7 +187,7 @@ def costs(name, results) -> str: # '': not measured
     import json
     rows = [json.loads(l) for l in (results/'costs.jsonl').read_text().splitlines()]
     by = {(r['data'], r['ipc']):(r.get('seconds_total', r['seconds']), r.get('step_mb', r.get('memory_mb'))) for r in rows if r['method']==name} # the last one counts
-    return '; '.join(f"{data}, {ipc} per class: {s:.0f} s and {mb:.0f} MB" for (data, ipc),(s, mb) in by.items())
+    return '; '.join(f"on {data} with {ipc} image{'s'*(ipc > 1)} per class {s:.0f} s" + f' and {mb:.0f} MB'*(mb >= 1) for (data, ipc),(s, mb) in by.items())
 
 def card(name, m, stem, heading, equation, arguments, groups, results, folder) -> str: # m: an entry of the registry; arguments: folded, as HTML
     "A method on a page: idea, when to use it, equation, figures, cost, file"
@@ -197,7 +200,7 @@ def card(name, m, stem, heading, equation, arguments, groups, results, folder) -
                  for (data, ipc),(said, (_, _, protocol, _), l) in rows]
         out.append('\n'.join('| ' + ' | '.join(map(str, r)) + ' |' for r in (head, ['---']*len(head), *cells)))
     pictures = [folder/'gallery'/f'{p.stem}.png' for _,(_, _, l) in rows for r in l[:1] if 'coreset' in r and (p := coreset_file(r, results))]
-    if art := next((p for p in pictures if p.exists()), None): out.append(f'<figure class="art"><img src="gallery/{art.name}" alt="images that {name} learned or chose" loading="lazy"></figure>')
+    if art := next((p for p in pictures if p.exists()), None): out.append(f'<figure class="art"><img src="gallery/{art.name}" alt="images that {name} learned or chose" loading="lazy" style="width:30rem"></figure>')
     if took := costs(name, results): out.append(f'A whole run takes {took} ([who wins](982_winners.ipynb)).')
     out.append(f'{{.cited}}\n[{heading}]({stem}.ipynb) · `{m.make.__module__}` · `bpc distill digits --method {name} --ipc 1`')
     return '\n\n'.join([o for o in out if o] + [arguments])
