@@ -82,7 +82,7 @@ def said_by_networks(S:Coreset, real:Coreset, j:Judge) -> list: # real: the cont
     p, r = P.mean(0), R.mean(0)
     (w, k), (v, _) = worst_class(p, y, K), worst_class(r, y, K)
     spread = [accuracy(q, y) for q in P]
-    alone = f'{j.runs} students, alone {min(spread):.3f} to {max(spread):.3f}'
+    alone = f'{j.runs} students together, alone {min(spread):.3f} to {max(spread):.3f}'
     return [against('accuracy', 'accuracy', accuracy(p, y), accuracy(r, y), alone),
             against('accuracy', 'worst class', w, v, f'class {names[k]!r}'),
             against('calibration', 'NLL', nll(p, y), nll(r, y), less=True),
@@ -256,9 +256,15 @@ def unless_diverged(part:str, ask) -> list: # ask: `() -> answers`
     try: return ask()
     except Diverged: return [Answer(part, 'all questions', 'diverged', None, True, 'a student left the finite numbers')]
 
-def audited(S:Coreset, data:Data, net=None, runs:int=3, protocol:str='quick', images:int=2000, # test images
-            passes:int=100_000, shadows:int=0, # images that pass in the training on all data; shadow runs of its method
-            seed:int=0, device='cpu', progress:bool=True) -> dict: # answers, and which training images are nearest
+def audited(S:Coreset, data:Data, net=None,
+            runs:int=3, # students that answer together
+            protocol:str='quick', # how they are trained
+            images:int=2000, # test images, at most
+            passes:int=100_000, # images that pass in the training on all data
+            shadows:int=0, # shadow runs of its method, at least 16; 0: none
+            seed:int=0, # of students, control and shadows
+            device='cpu', progress:bool=True,
+           ) -> dict: # answers, and which training images are nearest
     "All questions"
     S, data, net = matched(S, data, net)
     if shadows: sound_shadows(S, shadows) # what is wrong is said first

@@ -422,7 +422,7 @@ def workloads(shape, kinds, ipc, L, net, images, epochs) -> list: # as in `bench
 
 # %% ../nbs/920_benchmark.ipynb #b14235fd
 def bench(shape:str='cifar', # of the images: cifar, mnist or digits
-          kinds:str='step,epoch,students', # what to time; also match, regression, schedule
+          kinds:str='step,epoch,students', # what to time; also match, regression, schedule; or quality, alone
           ipc:int|tuple=10, # images per class; several as 1,10,50
           L:int|tuple=20, # steps of the chain; several as 10,20,30
           net:str='convnet', # network of all contenders

@@ -786,7 +786,9 @@ def bpc_audit(file, # a coreset, from wherever it comes
     write_atomic(out.with_suffix('.json'), lambda tmp: Path(tmp).write_text(text))
     if json: return found
     rows = [('red' if a['red'] else '', a['part'], a['what'], as_number(a['value']), as_number(a['control'])) for a in found['answers']]
-    return table(rows, ('', 'part', 'question', 'coreset', 'control')) + f"\n{len(found['red'])} of {len(rows)} answers are red\n{out}"
+    said = (f"{len(found['red'])} of {len(rows)} answers are red: no better than random real images, or past a limit\n"
+            f"accuracy is that of the students' mean probabilities, --runs {found['runs']}\n{out}")
+    return table(rows, ('', 'part', 'question', 'coreset', 'control')) + '\n' + said
 
 # %% ../nbs/970_cli.ipynb #cli-points-1
 def study_from(source, label, model, rows:int, columns:int, part:float, prior:float, seed:int) -> Study:

@@ -416,7 +416,8 @@ def explorer(run, # a run's folder
 # %% ../nbs/910_explorer.ipynb #cbd3407c
 PAGE_CELL = "from bpc_nb.explorer import explorer\nexplorer({!r}, {!r}, {!r})"
 
-AT_ONCE = '<style>body:has(.jupyter-widgets .bpc) .first{{display:none}}</style>\n<div class="first"><p>{}: more in a moment ...</p>{}</div>'
+AT_ONCE = '<style>body:has(.jupyter-widgets .bpc) .first{{display:none}}</style>\n' \
+          '<div class="first"><p>{}: more in a moment ...</p>{}</div>'
 
 def page_file(folder, run, *words) -> Path: # words: other arguments of `explorer`
     "The notebook that is served: the images as they are now, until the page itself is there"
