@@ -6,7 +6,7 @@
 __all__ = ['DASH', 'OF', 'PLAIN', 'HEAD', 'FRONT', 'AS', 'NETS', 'LOSS_NAMES', 'target', 'printed', 'as_printed', 'markdown',
            'pivot', 'measured', 'label', 'percent', 'students_of', 'marks', 'row_name', 'grouped', 'whole_sets',
            'control', 'homes', 'again', 'ours', 'results_table', 'front_table', 'table1', 'whole_table', 'variant',
-           'baselines', 'table3', 'table4', 'all_tables']
+           'latest', 'baselines', 'table3', 'table4', 'all_tables']
 
 # %% ../nbs/960_tables.ipynb #2d73170f
 import csv, json
@@ -186,6 +186,10 @@ def variant(r:dict) -> str: # a line of a grid
     "A method's name with the options of its cell"
     return ', '.join([r['method'], *(f'{k}={r[k]}' for k in r['config'] if k in r and k!='net' and k not in PLAIN), *marks(r)])
 
+def latest(rows) -> list: # rows: lines that ask for the same, but for fold and seed
+    "The last line of each fold and seed: a default may have changed since an older one"
+    return [*{(r.get('fold'), r.get('seed')):r for r in sorted(rows, key=lambda r: r.get('made', {}).get('time', ''))}.values()]
+
 AS = {'bpc-fkl-sghmc':'fkl', 'bpc-fkl-hmc':'fkl', 'bpc-rkl':'rkl', 'bpc-w':'wasserstein'} # the paper's names, and ours
 
 def baselines(results=RESULTS,
@@ -199,6 +203,7 @@ def baselines(results=RESULTS,
     theirs = {}
     for r in printed('bpc_cd_table1', results):
         theirs.setdefault((OF.get(r['dataset']), r['ipc'], AS.get(r['method'], r['method'].replace('+', '-'))), []).append(as_printed(r))
+    groups = {k:latest(g) for k,g in groups.items()}
     return ['data', 'images per class', 'method', 'paper', 'ours', 'ours, 8 bit', 'random real', 'students of ours', 'ours again'], [
         [data, ipc, name, ', '.join(theirs.get((data.split()[0], str(ipc), name), [DASH])), percent(g), percent(g, 'accuracy_runs_8bit'),
          percent(g, 'accuracy_runs_random'), students_of(g), again(g, home)]
