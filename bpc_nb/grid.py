@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['CELL', 'MARKS', 'MEANING', 'NEVER', 'ONCE_SAID', 'SMALL', 'RESULTS', 'own', 'can_be', 'check_cell', 'read_tables',
            'line_of', 'combinations', 'cells', 'bare', 'named', 'numbers', 'spelled', 'cell_options', 'key',
-           'same_options', 'lines', 'of_students', 'done', 'add', 'file_digest', 'keep', 'coreset_file', 'TimeUp',
-           'until', 'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'course', 'run_cell', 'transfers', 'best_here',
-           'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests', 'unfinished',
-           'finish', 'each', 'prepare', 'picked', 'grid', 'waiting', 'found']
+           'same_options', 'lines', 'of_students', 'line_files', 'done', 'add', 'file_digest', 'keep', 'coreset_file',
+           'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'course', 'run_cell', 'transfers',
+           'best_here', 'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests',
+           'unfinished', 'finish', 'each', 'prepare', 'picked', 'lines_of', 'grid', 'waiting', 'found']
 
 # %% ../nbs/950_grid.ipynb #617b8437
 import hashlib, itertools, json, re, shutil, signal, tempfile, time, tomllib, warnings
@@ -163,9 +163,13 @@ def lines(path) -> list: # of dicts; a line that was cut off is left out
 
 def of_students(r:dict) -> bool: return r.get('evaluator', 'students')=='students' # whether students judged a line
 
+def line_files(results) -> list: # of paths
+    "The files of lines in a folder and in the folders of its studies"
+    return [p for of in ('*.jsonl', '*/*.jsonl') for p in sorted(Path(results).glob(of))]
+
 def done(results) -> dict: # folder -> {key: line}
     "The lines of all grids in a folder: a cell that stands in two files runs once"
-    return {r['key']:r for p in sorted(Path(results).glob('*.jsonl')) for r in lines(p) if 'key' in r}
+    return {r['key']:r for p in line_files(results) for r in lines(p) if 'key' in r}
 
 # %% ../nbs/950_grid.ipynb #f6f74b99
 SMALL = 4_000_000 # bytes of images that are kept in `results/`, in half precision if that helps; larger ones stay with their run
@@ -181,9 +185,9 @@ def add(path:Path, line:dict):
 
 def file_digest(path): return hashlib.sha256(Path(path).read_bytes()).hexdigest() # of a coreset's file
 
-def keep(path:Path, coreset:Coreset, line:dict):
-    "Add a cell's line to a file and its coreset to the folder beside it"
-    coreset.save(at := path.parent/'coresets'/f"{line['key']}.safetensors")
+def keep(path:Path, coreset:Coreset, line:dict, results:Path):
+    "Add a cell's line to a file and its coreset to the folder of coresets"
+    coreset.save(at := results/'coresets'/f"{line['key']}.safetensors")
     line = line | dict(coreset=file_digest(at))
     if coreset.x.nbytes > SMALL: at.unlink(); line['large'] = True
     add(path, line)
@@ -386,16 +390,18 @@ def unfinished(cell:dict, results) -> bool:
     path = coreset_file(r, results)
     return bool(path) and not tests(cell, path).keys() <= have.keys()
 
-def finish(cell:dict, path:Path, root, runs, end, device, bars) -> dict|None: # its line; None: another process has it, or has done it
+
+# %% ../nbs/950_grid.ipynb #e29d92e0
+def finish(cell:dict, path:Path, results:Path, root, runs, end, device, bars) -> dict|None: # its line; None: another process has it
     "Run what is left of a cell, if no other process does"
-    results, k = path.parent, key(cell)
+    k = key(cell)
     with held(results/f'.{k}.lock') as mine:
         if not mine or not unfinished(cell, results): return
         have = done(results)
         if k not in have:
             out, n = Path(runs)/k, cell['config'].get('steps', 0)
             with until(end): coreset, line = run_cell(cell, root, afresh(out, n), device, bars, have.values())
-            keep(path, coreset, line)
+            keep(path, coreset, line, results)
             settle(out, n)
         line = done(results)[k]
         if unfinished(cell, results):
@@ -433,20 +439,28 @@ def picked(file, # grid file
                                                                            "the tables print names, and every line has its own as 'key'")
     return [c for c in all_of if not begins or key(c).startswith(tuple(begins))]
 
+# %% ../nbs/950_grid.ipynb #a727ca98
+def lines_of(file, results) -> Path:
+    "Where the lines of a grid go: beside it if it lies in the folder of results, else into that folder"
+    file, results = Path(file), Path(results)
+    inside = file.resolve().is_relative_to(results.resolve())
+    return (results/(file.resolve().relative_to(results.resolve()) if inside else file.name)).with_suffix('.jsonl')
+
+
 # %% ../nbs/950_grid.ipynb #ff8e4ea8
 def grid(file, # grid file (TOML)
-         results:str='results', # folder for lines and coresets; lines go to NAME.jsonl for a file NAME.toml
+         results:str='results', # folder for lines and coresets; lines go to NAME.jsonl for NAME.toml, beside it if it is in the folder
          root=None, # where data sets are looked for
          runs:str='runs', # folder for unfinished runs, so that they resume; in it another folder than `results` has one of its own
          only:str='', # how the names of the cells to run begin, separated by commas; the tables print them
          minutes:float=None, # stop after so long, and go on with the next call
          device='auto', progress:bool=True) -> list: # all lines of the grid
     "Run the cells of a grid file that have no line yet; those marked `gpu` wait for one"
-    path, runs, end, device = (Path(results)/f'{Path(file).stem}.jsonl', runs_of(results, runs),
+    path, runs, end, device = (lines_of(file, results), runs_of(results, runs),
                                time.monotonic() + 60*(float('inf') if minutes is None else minutes), auto(device))
     todo, bars = picked(file, only), progress and rank()==0
     def say(n, cell):
-        try: line = finish(cell, path, root, runs, end, device, bars)
+        try: line = finish(cell, path, Path(results), root, runs, end, device, bars)
         except Diverged as e: return print(f"{n}/{len(todo)} {cell['method']} {cell['data']} ipc {cell['ipc']}: {e}",
                                            flush=True) # the others go on
         if line and progress:
@@ -468,6 +482,6 @@ def waiting(file, results='results', only:str='') -> tuple: # (cells that need a
 # %% ../nbs/950_grid.ipynb #22dd879c
 RESULTS = Path(__file__).resolve().parents[1]/'results' if '__file__' in globals() else Path('../results')
 
-def found(name:str) -> list: # of `results/NAME.jsonl`
+def found(name:str, results=RESULTS) -> list: # of NAME.jsonl, whatever study's folder it is in
     "The lines of a file, as far as they are there"
-    return lines(RESULTS/f'{name}.jsonl')
+    return [r for p in line_files(results) if p.stem==name for r in lines(p)]

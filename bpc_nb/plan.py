@@ -33,14 +33,14 @@ from .train import Trained, train
 
 # %% ../nbs/930_plan.ipynb #4543d0ce
 def stopwatch(f:Callable, n:int=3, most:float=1.) -> tuple: # (seconds of a call, what the first one took more)
-    "Time `n` calls after a first one, fewer where they would take more than `most` seconds"
+    "Time `n` calls after a first one, fewer once they took `most` seconds; a first one of over `10*most` is the only one"
     def timed():
         t = time.perf_counter()
         f()
         if torch.cuda.is_available(): torch.cuda.synchronize()
         return time.perf_counter() - t
     first, more = timed(), []
-    while len(more) < n and first + sum(more) < most: more.append(timed())
+    while len(more) < n and (sum(more) < most if more else first < 10*most): more.append(timed())
     t = median(more or [first])
     return t, max(0., first - t)
 

@@ -442,7 +442,7 @@ def of_kind(kinds, given:dict) -> Callable: # given: what was typed
     return f
 
 def bpc_bench(quick:bool=False, # digits, a narrow network, float32 only: under a minute
-              out:str=None, # file of JSON lines to add the result to, e.g. results/bench.jsonl
+              out:str=None, # file of JSON lines to add the result to, e.g. results/tools/bench.jsonl
               png:str=None, # file to draw into, with --kinds quality
               json:bool=False, # print one JSON object
               **given): # of `bench` or `quality`

@@ -86,7 +86,7 @@ def bpc_scale(ipc:int=10, # images per class
               bf16:Format='auto', # convolutions and products in bfloat16; auto: where it is faster
               compile:Format='auto', # fuse what lies between them; auto: where there is a compiler, and it pays
               device:str='auto', # cpu, cuda or auto
-              out:str=None, # file of JSON lines to add the result to, e.g. results/scale.jsonl
+              out:str=None, # file of JSON lines to add the result to, e.g. results/tools/scale.jsonl
               json:bool=False): # print one JSON object
     "Time of an outer step on as many ranks as torchrun starts"
     r = time_step(ipc, L, (1,8,8) if quick else (3,32,32), net, steps, bf16, compile, auto(device))

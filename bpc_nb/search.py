@@ -13,8 +13,8 @@ from statistics import mean
 
 from .core import cache_folder, provenance, registry, write_atomic
 from .distill import distill
-from .grid import (CELL, add, afresh, bare, cell_data, cell_options, cells, combinations, done, each, key, lines, named, own,
-                         ready_data, runs_of, settle, until)
+from .grid import (CELL, add, afresh, bare, cell_data, cell_options, cells, combinations, done, each, key, line_files, lines,
+                         named, own, ready_data, runs_of, settle, until)
 from .images import NAMED, TEXTS
 from .options import whole
 from .ranks import auto, dealt, once, rank
@@ -178,7 +178,7 @@ def known(r:dict) -> bool:
 def rekey(results) -> dict: # old name -> new name, of the lines that had another
     "Give all lines of a folder the names of today, and their coresets with them"
     new = {}
-    for path in sorted(Path(results).glob('*.jsonl')):
+    for path in line_files(results):
         before = lines(path)
         after = [renamed_line(r) if known(r) else r for r in before]
         new |= {a['key']:b['key'] for a,b in zip(before, after) if a.get('key')!=b.get('key')}

@@ -15,7 +15,7 @@ from statistics import mode
 
 from .core import label_words
 from .distill import DEFAULT, usual
-from .grid import RESULTS, cells, coreset_file, done, file_digest, key, lines, of_students, spelled
+from .grid import RESULTS, cells, coreset_file, done, file_digest, key, line_files, lines, of_students, spelled
 
 # %% ../nbs/960_tables.ipynb #db4baaa4
 DASH = '–'
@@ -116,9 +116,9 @@ def control(rows) -> str:
     "The figure of a control, and whether its runs kept the images that they began with"
     return percent(rows) + (' (start, not tuned)' if rows and all(r['step']==0 for r in rows) else '')
 
-def homes(results=RESULTS) -> dict: # key of a line -> name of its grid
+def homes(results=RESULTS) -> dict: # key of a line -> its grid, `papers/digits`
     "Where lines are from"
-    return {r['key']:p.stem for p in sorted(Path(results).glob('*.jsonl')) for r in lines(p) if 'key' in r}
+    return {r['key']:p.relative_to(results).with_suffix('').as_posix() for p in line_files(results) for r in lines(p) if 'key' in r}
 
 def again(rows, home:dict) -> str: # home: of `homes`
     "The commands that run the cells of some lines once more"
@@ -243,7 +243,7 @@ def table4(ipc:int|None=None, # of ours; None: the paper's
     if ipc is None: at = {(r['row_loss'], r['column_loss']):as_printed(r) for r in printed('bpc_cd_table4_cross_loss', results)}
     else:
         have, at = done(results), {}
-        for c in cells(Path(results)/dict(digits='losses.toml', cifar10='table4.toml')[data]):
+        for c in cells(Path(results)/'papers'/dict(digits='losses.toml', cifar10='table4.toml')[data]):
             if c['ipc']==ipc and key(c) in have:
                 at.setdefault((c['config']['experts'].get('loss', 'cross_entropy'), c['config']['loss']), {})[c['fold']] = have[key(c)]
         shared = set.intersection(*map(set, at.values())) if at else ()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .core import DECODERS, Coreset, choose, label_words, write_atomic
 from .evaluate import PROTOCOLS
-from .grid import RESULTS, coreset_file, done, file_digest, lines, of_students
+from .grid import RESULTS, coreset_file, done, file_digest, found, lines, of_students
 
 # %% ../nbs/965_zoo.ipynb #c314447a
 STATEMENTS = dict(
@@ -41,7 +41,7 @@ def use_on_card(S:Coreset) -> dict: # empty: equal weights, steps as a protocol 
 
 def audit_of(sha256:str, results=RESULTS) -> dict: # empty: none was made
     "The audit of a file, by its checksum"
-    return next((dict(audit=r['audit']) for r in lines(Path(results)/'audits.jsonl') if r['sha256']==sha256), {})
+    return next((dict(audit=r['audit']) for r in found('audits', results) if r['sha256']==sha256), {})
 
 def card_of(line:dict, # of a grid
             path, # of its coreset

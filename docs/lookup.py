@@ -184,9 +184,8 @@ def usual_rows(name, groups) -> list: # of (where, lines): one for each data set
 
 def costs(name, results) -> str: # '': not measured
     "Time and memory of a whole run, as `bpc plan` found them"
-    import json
-    rows = [json.loads(l) for l in (results/'costs.jsonl').read_text().splitlines()]
-    by = {(r['data'], r['ipc']):(r.get('seconds_total', r['seconds']), r.get('step_mb', r.get('memory_mb'))) for r in rows if r['method']==name} # the last one counts
+    from bpc_nb.grid import found
+    by = {(r['data'], r['ipc']):(r['seconds'], r['memory_mb']) for r in sorted(found('costs', results), key=lambda r: -r['seconds']) if r['method']==name} # the fastest
     return '; '.join(f"on {data} with {ipc} image{'s'*(ipc > 1)} per class {s:.0f} s" + f' and {mb:.0f} MB'*(mb >= 1) for (data, ipc),(s, mb) in by.items())
 
 def card(name, m, stem, heading, equation, arguments, groups, results, folder) -> str: # m: an entry of the registry; arguments: folded, as HTML

@@ -149,7 +149,8 @@ def test_no_recipe_says_how():
         for r in m.recipes.values(): assert not {*FORMATS} & (r.keys() | r.get('experts', {}).keys())
 
 
-FOUND = dict(ablations=120, cifar10=17, digits=32, formats=7, losses=38, matching=35, mnist=13, narrow=9, posteriors=53, select=95, variants=60, width=9)
+FOUND = {'ablations/ablations':120, 'ablations/formats':7, 'ablations/narrow':9, 'ablations/variants':60, 'ablations/width':9, 'families/matching':35,
+         'families/select':95, 'papers/cifar10':17, 'papers/digits':32, 'papers/losses':38, 'papers/mnist':13, 'posteriors':53}
 
 @pytest.mark.parametrize('name', FOUND)
 def test_grids_find_the_lines_that_they_found_when_recipes_chose(name):
@@ -158,7 +159,7 @@ def test_grids_find_the_lines_that_they_found_when_recipes_chose(name):
 
 
 def test_a_format_that_was_asked_for_is_another_cell():
-    of = {n:[key(c) for c in cells(ROOT/'results'/f'{n}.toml')] for n in ('formats', 'digits', 'mnist')}
+    of = {n:[key(c) for c in cells(ROOT/'results'/at/f'{n}.toml')] for at, n in (('ablations', 'formats'), ('papers', 'digits'), ('papers', 'mnist'))}
     assert len(set(of['formats'])) == 7 and not set(of['formats']) & {*of['digits'], *of['mnist']}
     lines = [done(ROOT/'results')[k] for k in of['formats']]
     assert [r['config']['bf16'] for r in lines]==[True]*6 + [False] # as they were measured

@@ -32,13 +32,13 @@ def file(tmp_path, monkeypatch):
 def test_grids_of_the_book_are_done(name, tmp_path, monkeypatch):
     "Names of cells do not change: running what has been run does nothing"
     monkeypatch.setattr(grid, 'run_cell', lambda *a: pytest.fail('a cell that has a line was run'))
-    before = (ROOT/'results'/f'{name}.jsonl').read_bytes()
-    rows = grid.grid(ROOT/'results'/f'{name}.toml', ROOT/'results', runs=tmp_path, device='cpu', progress=False)
-    assert {r['key'] for r in rows} == {grid.key(c) for c in grid.cells(ROOT/'results'/f'{name}.toml')}
-    assert (ROOT/'results'/f'{name}.jsonl').read_bytes() == before
+    before = (ROOT/'results'/'papers'/f'{name}.jsonl').read_bytes()
+    rows = grid.grid(ROOT/'results'/'papers'/f'{name}.toml', ROOT/'results', runs=tmp_path, device='cpu', progress=False)
+    assert {r['key'] for r in rows} == {grid.key(c) for c in grid.cells(ROOT/'results'/'papers'/f'{name}.toml')}
+    assert (ROOT/'results'/'papers'/f'{name}.jsonl').read_bytes() == before
 
 
-@pytest.mark.parametrize('path', [p for p in sorted((ROOT/'results').glob('*.toml')) if '[[cells]]' in p.read_text()], ids=lambda p: p.stem)
+@pytest.mark.parametrize('path', [p for p in sorted((ROOT/'results').rglob('*.toml')) if '[[cells]]' in p.read_text()], ids=lambda p: f'{p.parent.name}-{p.stem}')
 def test_cells_of_the_book_are_different_and_configured(path):
     cells = grid.cells(path)
     assert len({grid.key(c) for c in cells}) == len(cells) and all(c['config'] for c in cells)

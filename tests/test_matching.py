@@ -51,7 +51,7 @@ def test_no_experts():
 
 
 def test_grid_file():
-    small, large = ({(c['method'], c['data'], c['ipc']) for c in grid.cells(ROOT/'results'/f'{name}.toml')} for name in ('matching', 'queue'))
+    small, large = ({(c['method'], c['data'], c['ipc']) for c in grid.cells(ROOT/'results'/name)} for name in ('families/matching.toml', 'queue.toml'))
     assert small >= {(m, d, i) for m in METHODS for d, i in (('digits', 1), ('digits', 10), ('mnist', 1))}
     assert {(m, 'cifar10', 10) for m in METHODS} <= large
 

@@ -12,7 +12,7 @@ from bpc_nb.core import Coreset, registry
 from bpc_nb.data import load
 from bpc_nb.distill import configure, distill, known_to
 from bpc_nb.experts import open_buffer
-from bpc_nb.grid import bare, cells, key, lines
+from bpc_nb.grid import bare, cells, key, line_files, lines
 from bpc_nb.learn import Leaf, Learner, Method, by_loss, learner, starts, task_of
 from bpc_nb.networks import network
 from bpc_nb.options import Positive, plain
@@ -207,7 +207,7 @@ def test_lines_of_version_01_get_todays_names_and_keep_everything_else(tmp_path)
     after = {n:lines(tmp_path/f'{n}.jsonl') for n in before}
     assert set(new)=={r['key'] for n in ('digits', 'search') for r in before[n]} and after['transfer']==before['transfer']
     for n in before: assert [r | dict(key=0) for r in before[n]]==[r | dict(key=0) for r in after[n]]
-    assert {r['key'] for r in after['digits']} <= {key(c) for c in cells(RESULTS/'digits.toml')}
+    assert {r['key'] for r in after['digits']} <= {key(c) for c in cells(RESULTS/'papers'/'digits.toml')}
     assert {r['key'] for r in after['search']} <= {r['key'] for r in lines(RESULTS/'search.jsonl')}
     for r, s in zip(before['digits'], after['digits']): assert (tmp_path/'coresets'/f"{s['key']}.safetensors").read_text()==r['key']
     assert rekey(tmp_path)=={}
@@ -215,7 +215,7 @@ def test_lines_of_version_01_get_todays_names_and_keep_everything_else(tmp_path)
 
 def test_a_new_neutral_option_changes_no_name(monkeypatch):
     import bpc_nb.grid as grid
-    c = cells(RESULTS/'digits.toml')[0]
+    c = cells(RESULTS/'papers'/'digits.toml')[0]
     name, known = key(c), grid.defaults
     monkeypatch.setattr(grid, 'defaults', lambda m: known(m) | dict(neutral=1))
     assert key(c | dict(config=c['config'] | dict(neutral=1)))==name!=key(c | dict(config=c['config'] | dict(neutral=2)))
@@ -223,13 +223,13 @@ def test_a_new_neutral_option_changes_no_name(monkeypatch):
 
 
 def test_every_line_in_the_book_has_todays_name():
-    assert all(renamed_line(r).get('key')==r.get('key') for p in sorted(RESULTS.glob('*.jsonl')) for r in lines(p) if known(r))
+    assert all(renamed_line(r).get('key')==r.get('key') for p in line_files(RESULTS) for r in lines(p) if known(r))
 
 
 # --- controls and refusals -----------------------------------------------------------------------------------------------------
 def test_a_control_is_shared_only_at_the_same_storage():
     from bpc_nb.grid import twins
-    a, b = (dict(c, config=dict(c['config'], decode=d)) for c in [cells(RESULTS/'digits.toml')[0]] for d in ('identity', 'factor2'))
+    a, b = (dict(c, config=dict(c['config'], decode=d)) for c in [cells(RESULTS/'papers'/'digits.toml')[0]] for d in ('identity', 'factor2'))
     assert twins(a, dict(a, config=dict(a['config'], lr=9.))) and not twins(a, b)
 
 

@@ -1,0 +1,63 @@
+"""Away from the data: students of learned coresets on test images that are spoilt in fifteen ways, and how well they know what they know
+
+    python results/posterior/robust.py [cifar10 mnist]
+
+For the coresets of seed 0 with one image a class that the grids have kept, and random real images beside them: an ensemble of two students each, by protocol `dc` and with
+the recipe's network. All training images stand beside them: two networks of the same kind, four epochs. Every one sees the same 1,000 test images, clean and with each corruption at severities 1, 3 and 5. What has a line in results/posterior/robust.jsonl is not
+measured again.
+"""
+import json, sys, time
+from pathlib import Path
+
+import torch
+
+from bpc_nb.core import provenance, read_coreset, stream
+from bpc_nb.corrupt import log_amplitude, robustness
+from bpc_nb.data import Split, load
+from bpc_nb.evaluate import examples_of, matched, predict, students
+from bpc_nb.fast import accelerate
+from bpc_nb.grid import coreset_file, done, of_students
+from bpc_nb.metrics import summary
+
+HERE = Path(__file__).parent
+LINES, STUDENTS, IMAGES, SEVERITIES = HERE/'robust.jsonl', 2, 1000, (1, 3, 5)
+WHOLE = dict(epochs=4, batch=128) # of networks that see all images
+METHODS = 'cd', 'positive-only', 'fkl', 'wasserstein'
+NAMES = 'method', 'L', 'width' # what tells sets apart
+
+def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
+
+def sets(data:str) -> list: # of (what it is, coreset or None for random real images)
+    "Coresets of one image a class, seed 0, by the network of the recipe"
+    def wanted(r):
+        return (of_students(r) and r.get('data', '').split()[:1]==[data] and r.get('method') in METHODS and r.get('protocol')=='dc' and
+                (r['ipc'], r['seed'], r['net'], r['config'].get('decode', 'identity'), r['config'].get('labels', 'hard'), r['zca'])
+                ==(1, 0, 'convnet', 'identity', 'hard', False))
+    rows = sorted((r for r in done(HERE.parent).values() if 'config' in r and wanted(r)), key=lambda r: not r['config'].get('width')) # with noise first
+    return [(dict(method=m), None) for m in ('random','all images')] + [({k:r['config'].get(k, r.get(k)) for k in NAMES} | dict(method=r['method'], of=r['key']), coreset_file(r, HERE.parent))
+                                               for r in rows]
+
+def measure(S, data, **options) -> dict: # options of `students`
+    "An ensemble of students on clean and on spoilt images"
+    S, data, net = matched(S, data, 'convnet')
+    net, seen = accelerate(net, compile=True), examples_of(S, 'cpu')
+    thetas = students(seen, net, STUDENTS, seed=(0, 'robust'), **options)
+    def probs(x):
+        with torch.no_grad(): return torch.stack([predict(net, t, x, net.stats(t, seen.x)) for t in thetas]).mean(0)
+    some = torch.randperm(len(data.test.y), generator=stream(0, 'robust'))[:IMAGES]
+    data = data._replace(test=Split(data.test.x[some], data.test.y[some]))
+    rows = robustness(probs, data, severities=SEVERITIES)
+    return summary(probs(data.test.x), data.test.y) | dict(rows=rows, spectrum=log_amplitude(S.pixels()).tolist())
+
+if __name__=='__main__':
+    for name in sys.argv[1:] or ('cifar10', 'mnist'):
+        data = load(name)
+        have = [{k:r[k] for k in ('data','method','of')} for r in lines()]
+        for what,path in sets(name):
+            if dict(data=name, method=what['method'], of=what.get('of')) in have: continue
+            began = time.process_time()
+            S, whole = data.draw(1, stream(0, 'robust')) if path is None else read_coreset(path), what['method']=='all images'
+            if whole: S = S._replace(x=data.train.x, y=data.train.y)
+            row = dict(data=name, ipc=None if whole else 1, students=STUDENTS, images=IMAGES, of=None) | what | measure(S, data, **WHOLE if whole else {})
+            with open(LINES, 'a') as f: f.write(json.dumps(row | dict(seconds=round(time.process_time() - began), made=provenance())) + '\n')
+            print({k:v for k,v in row.items() if k not in ('rows','spectrum')}, flush=True)

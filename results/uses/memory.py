@@ -1,0 +1,90 @@
+"""Classes that arrive two at a time, remembered by every method: networks trained on the memory alone, and networks trained further beside it
+
+    python results/uses/memory.py [digits mnist cifar10] [--methods random+cd] [--per-class N]
+
+Five orders of arrival, five stages each. A line is one stage of one order, method and way of training. What has a line in results/uses/memory.jsonl is not
+computed again; an order that was not finished begins anew.
+"""
+import json, sys, time
+from pathlib import Path
+
+import torch
+
+from bpc_nb.core import provenance, stream
+from bpc_nb.data import Split, load
+from bpc_nb.evaluate import evaluate
+from bpc_nb.later import arrivals, go_on
+from bpc_nb.memory import Memory, only
+from bpc_nb.networks import network
+
+LINES, ORDERS = Path(__file__).parent/'memory.jsonl', 5
+SHORT = dict(n=6, epochs=3, part=.1, batch=128) # experts of one stage
+FEW = dict(select_runs=1, select_protocol='dc')
+SETTINGS = dict( # network, images of a class, students' protocol, options of the methods that learn
+    digits=('convnet:width=32,depth=2', 2, 'quick', dict(
+        cd=dict(steps=200, every=100, lr=10., alpha=.2, T=5, k_max=10, width=.6, experts=dict(n=5, epochs=15)),
+        fkl=dict(steps=200, every=100, experts=dict(n=5, epochs=15)),
+        **{'positive-only': dict(steps=200, every=100, lr=1., T=5, experts=dict(n=5, epochs=15))},
+        mnemonics=dict(T=15, experts=dict(n=5, epochs=15)), frepo=dict(steps=300, every=100), dm=dict(steps=300, every=300))),
+    **{name:('convnet:width=32', 10, 'dc', dict(
+        cd=dict(steps=120, every=60, lr=20., alpha=.1, L=20, T=2, k_max=1, width=.5, pairs=2, experts=SHORT) | FEW,
+        fkl=dict(steps=120, every=60, lr=20., alpha=.1, L=20, T=2, k_max=1, experts=SHORT) | FEW,
+        **{'positive-only': dict(steps=120, every=60, lr=20., T=2, k_max=1, width=.3, pairs=2, experts=SHORT) | FEW},
+        mnemonics=dict(T=2, steps=150, every=75, experts=dict(n=1, epochs=2, batch=128)) | FEW,
+        frepo=dict(steps=300, every=150, real=256, pool=0, average=.99) | FEW,
+        dm=dict(steps=500, every=500, real=64) | FEW)) for name in ('mnist','cifar10')})
+CHOSEN = {'random':{}, 'herding':dict(features='pixels'), 'k-center':dict(features='pixels')}
+
+def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
+
+def options_for(data:str, method:str) -> dict:
+    net, _, _, learned = SETTINGS[data]
+    name, _, way = method.partition(', ')
+    own = CHOSEN[name] | dict(select_runs=1) if name in CHOSEN else learned[name]
+    return own | dict(net=net) | (dict(way=way) if way else {})
+
+def run(name:str, method:str, order:int, places:int):
+    "One order of one method, stage by stage"
+    spec, _, protocol, _ = SETTINGS[name]
+    data = load(name)
+    net = network(spec, data.shape, data.K)
+    m, theta, groups = Memory(per_class=places, method=method.partition(',')[0], options=options_for(name, method)), net.init(stream(order, 'later')), []
+    number = lambda classes, y: torch.tensor([data.classes.index(c) for c in classes])[y]
+    for stage,names in enumerate(arrivals(data, order=order)):
+        new, old, began = only(data, names), sorted(number(m.classes, torch.arange(len(m.classes))).tolist()) if m.classes else [], time.process_time()
+        stored = Split(m.coreset.x, number(m.classes, m.coreset.y)) if m.coreset else None
+        theta = go_on(net, theta, Split(new.train.x, number(new.classes, new.train.y)), stored, old, stream(order, 'later', stage))
+        tuned, began = time.process_time() - began, time.process_time()
+        m = m.add(new, seed=order, progress=False)
+        learned, began = time.process_time() - began, time.process_time()
+        groups.append(names)
+        seen = only(data, m.classes)
+        r = evaluate(m.replay(), seen, 2, protocol, net=network(spec, data.shape, seen.K), seed=order, eight_bit=False, progress=False)
+        at = sorted(data.classes.index(c) for c in m.classes)
+        def right(names): # of the network that was trained further
+            d = only(data, names)
+            y = torch.tensor([at.index(i) for i in number(d.classes, d.test.y).tolist()])
+            with torch.no_grad(): said = torch.cat([net.apply(theta, x)[:,at].argmax(1) for x in d.test.x.split(1000)])
+            return (said==y).float().mean().item()
+        each, n = [right(g) for g in groups], [len(only(data, g).test.y) for g in groups]
+        row = dict(data=name, method=method, order=order, stage=stage, classes=len(m.classes), per_class=places, net=spec,
+                   memory=r['accuracy_mean'], further=sum(a*b for a,b in zip(each, n))/sum(n), groups=each, protocol=protocol,
+                   bytes=m.coreset.x[0].numel()*len(m.coreset.x), seconds=dict(memory=round(learned, 1), further=round(tuned, 1)), made=provenance())
+        with open(LINES, 'a') as f: f.write(json.dumps(row) + '\n')
+        print({k:row[k] for k in ('data','method','order','stage','memory','further','seconds')}, flush=True)
+
+if __name__=='__main__':
+    words = sys.argv[1:]
+    def given(flag): return words[words.index(flag)+1] if flag in words else ''
+    names = [w for w in words if w in SETTINGS] or ['digits','mnist']
+    for name in names:
+        places = int(given('--per-class') or SETTINGS[name][1])
+        for order in range(ORDERS):
+            for method in given('--methods').split('+') if '--methods' in words else [*CHOSEN, 'positive-only', 'cd', 'fkl', 'mnemonics',
+                                                                                       'mnemonics, means', 'frepo', 'dm']:
+                cell = name, method, order, places
+                def of(r): return (r['data'], r['method'], r['order'], r['per_class'])==cell
+                have = sum(map(of, lines()))
+                if have==5: continue
+                if have: LINES.write_text(''.join(json.dumps(r) + '\n' for r in lines() if not of(r)))
+                run(*cell)

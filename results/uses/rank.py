@@ -1,0 +1,59 @@
+"""How well a coreset ranks networks: seventy-two for digits, thirty-six for MNIST, and learning rates, against training on all images
+
+    python results/uses/rank.py [rank rank_lr rank_mnist]
+
+Truth: students of all training images each, test images; three of 40 epochs for digits, one of 5 for MNIST. Rankings, all on held-out images: random
+real images, herding, learned coresets, and students of all images that are stopped after so many epochs as take the time of ten images a class, or less.
+What has a line is not computed again.
+"""
+import json, sys
+from pathlib import Path
+
+import torch
+
+from bpc_nb.core import provenance, read_coreset, stream
+from bpc_nb.data import load
+from bpc_nb.distill import distill
+from bpc_nb.grid import coreset_file, done, of_students
+from bpc_nb.rank import networks_of, score
+
+HERE = Path(__file__).parent
+LINES = HERE/'rank.jsonl'
+DIGITS = dict(data='digits', lines='quick', full=dict(epochs=40, batch=64), runs=3, stops=(1, 3, 15))
+FILES = dict(rank=DIGITS, rank_lr=DIGITS, # data, protocol of coresets' lines, training on all images, how many of it, epochs of early stopping
+             rank_mnist=dict(data='mnist', lines='dc', full=dict(epochs=5, batch=128), runs=1, stops=(.1, .3, 1)))
+
+def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
+
+def learned(method:str, ipc:int, data:str, protocol:str): # the best on held-out images, of digits' fold 0
+    rows = [r for r in done(HERE.parent).values() if of_students(r) and 'config' in r and (r.get('method'), r.get('ipc'), r.get('fold'), r.get('data'), r.get('protocol'))
+            ==(method, ipc, 0 if data=='digits' else None, data, protocol) and r['config'].get('decode', 'identity')=='identity'
+            and r['config'].get('L', 1)]
+    rows = sorted(rows, key=lambda r: -r['held_out'])
+    return next((read_coreset(p) for r in rows if (p := coreset_file(r, HERE.parent))), None)
+
+def proxies(D, full:dict, stops, lines:str, **_) -> dict: # name -> (coreset, options of training, images a class)
+    def everything(share=1):
+        n = round(share*len(D.train.y))
+        i = torch.randperm(len(D.train.y), generator=stream(0, 'share'))[:n]
+        return D.draw(1, stream(0, 'whole'))._replace(x=D.train.x[i], y=D.train.y[i])
+    out = {'truth':(everything(), full, None)}
+    for ipc in (1, 10):
+        out |= {f'random, {ipc}':(D.draw(ipc, stream(0, 'rank')), {}, ipc),
+                f'herding, {ipc}':(distill('herding', D, ipc, features='pixels', select_runs=1, progress=False), {}, ipc)}
+        out |= {f'{m}, {ipc}':(S, {}, ipc) for m in ('cd','fkl','dm') if (S := learned(m, ipc, D.name, lines)) is not None}
+    return out | {f'early stopping, {e} epochs':(everything(min(1, e)), full | dict(epochs=max(1, e)), None) for e in stops}
+
+if __name__=='__main__':
+    for file in sys.argv[1:] or FILES:
+        how = FILES[file]
+        data = load(how['data'])
+        for name,(S, o, ipc) in proxies(data, **how).items():
+            have = {json.dumps(r['candidate'], sort_keys=True) for r in lines() if (r['file'], r['by'])==(file, name)}
+            for c in networks_of(HERE/f'{file}.toml'):
+                if json.dumps(c, sort_keys=True) in have: continue
+                truth = name=='truth'
+                r = score(S, data, o | c, 'quick', how['runs'] if truth else 1, 'test' if truth else 'held')
+                row = dict(file=file, by=name, candidate=c, ipc=ipc, accuracy=r['accuracy'], seconds=round(r['seconds'], 2), why=r.get('why'))
+                with open(LINES, 'a') as f: f.write(json.dumps(row | dict(made=provenance())) + '\n')
+            print(file, name, flush=True)
