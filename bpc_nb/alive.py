@@ -6,6 +6,8 @@
 __all__ = ['coreset_mcmc', 'black_box_loss', 'black_box']
 
 # %% ../nbs/846_alive.ipynb #36d3a4bf
+from typing import Callable
+
 import torch
 from torch import Generator, Tensor
 from torch.func import vmap
@@ -20,7 +22,7 @@ from .truth import whitened
 def coreset_mcmc(m:Model, rows:Rows, M:int, # points
                  sd:float=1., steps:int=1000, lr:float=.1, # deviation of the prior; of Adam on weights in units of N/M
                  chains:int=16, batch:int=1000, # rows of a step
-                 seed:int=0, look=None) -> Rows: # look: `(step, S)`, after each step
+                 seed:int=0, look:Callable=None) -> Rows: # look: `(step, S)`, after each step
     "Weights of random rows, learned while chains of their posterior run"
     if chains < 2: raise ValueError(f"chains: found {chains}; expected at least 2, as the gradient is a covariance over chains")
     S, gen = some_rows(rows, M, stream(seed, 'start')), stream(seed, 'coreset-mcmc')
@@ -51,7 +53,7 @@ def black_box_loss(m:Model, S:Rows, rows:Rows, theta:Tensor, log_r:Tensor, # (K,
 
 def black_box(m:Model, rows:Rows, M:int, # points
               sd:float=1., steps:int=300, lr:float=.1, samples:int=64, batch:int=1000, # draws, and rows, of a step
-              begin:int=1000, seed:int=0, look=None) -> Rows: # as in `learned_points`
+              begin:int=1000, seed:int=0, look:Callable=None) -> Rows: # as in `learned_points`
     "Pseudo-points by sparse variational inference with weighted draws"
     def loss(S, q, tau, gen):
         z = white(torch.randn(samples, len(q.mean), generator=gen, dtype=S.x.dtype))

@@ -12,7 +12,7 @@ __all__ = ['LOSS', 'OUTSIDE', 'OTHERS', 'SPOILT', 'CSS', 'Answer', 'as_number', 
 # %% ../nbs/878_audit.ipynb #1311fd74
 from html import escape
 from math import e, exp
-from typing import NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from .distill import distill, known_to
 from .evaluate import PROTOCOLS, SIAMESE, examples_of, matched, predict, real_beside, students
 from .fast import accelerate
 from .metrics import Diverged, accuracy, ece, nll
-from .networks import network
+from .networks import Network, network
 from .progress import bar
 from .show import as_png, uri
 from .spaces import space_of
@@ -39,7 +39,8 @@ class Answer(NamedTuple):
     red: bool = False              # the control is not beaten, or a careful user should know
     says: str = ''
 
-def as_number(v) -> str: return '' if v is None else v if isinstance(v, str) else f'{v:,}' if isinstance(v, int) else f'{v:.3f}'
+def as_number(v:float|str|None) -> str:
+    return '' if v is None else v if isinstance(v, str) else f'{v:,}' if isinstance(v, int) else f'{v:.3f}'
 
 def against(part:str, what:str, value:float, control:float, says:str='', less:bool=False) -> Answer: # less: is better
     "An answer that is red where the control is not beaten"
@@ -56,7 +57,7 @@ class Judge(NamedTuple):
     device: str
     known: dict # students that were trained before
 
-    def students(self, S:Coreset, net, **options) -> Tensor: # (R,P)
+    def students(self, S:Coreset, net:Network, **options:Any) -> Tensor: # (R,P)
         "Students of a coreset, trained once"
         how = PROTOCOLS[self.protocol] | options
         key = net.name, self.runs, S.x.data_ptr(), S.y.data_ptr(), tuple(sorted(how.items()))
@@ -64,7 +65,7 @@ class Judge(NamedTuple):
             self.known[key] = S, students(examples_of(S, self.device), net, self.runs, seed=(self.seed, 'audit'), **how)
         return self.known[key][1]
 
-    def probs(self, S:Coreset, x:Tensor, net=None, **options) -> Tensor: # (R,N,K)
+    def probs(self, S:Coreset, x:Tensor, net:Network=None, **options:Any) -> Tensor: # (R,N,K)
         "What students of a coreset say of images"
         net, seen = net or self.net, examples_of(S, self.device)
         return torch.stack([predict(net, t, x.to(self.device), net.stats(t, seen.x)) for t in self.students(S, net, **options)]).cpu()
@@ -204,7 +205,8 @@ def halves(data:Data, seed:int, r:int) -> tuple: # (data with half of the traini
     check = f"{data.meta['checksum']} half {seed} {r}"
     return data._replace(train=Split(data.train.x[inside], data.train.y[inside]), meta=data.meta | dict(checksum=check)), inside
 
-def shadowed(method:str, ipc:int, j:Judge, runs:int, progress:bool=True, **options) -> tuple: # options: of the run; (AUC, standard error)
+def shadowed(method:str, ipc:int, j:Judge, runs:int, progress:bool=True,
+             **options:Any) -> tuple: # options: of the run; (AUC, standard error)
     "Membership by shadow runs of a method"
     data, M, I = j.data, [], []
     with bar(runs, 'shadows', 'run', 0, progress) as b:
@@ -230,12 +232,14 @@ def scores(S:Coreset, real:Coreset, j:Judge, whole:float) -> list: # whole: accu
     def right(s, **o): return sum(accuracy(p, y) for p in j.probs(s, x, **o))/j.runs # of single students, as of all data
     aug, plain = dict(augment=SIAMESE if S.x.ndim==4 else ''), dict(augment='')
     hard = S._replace(y=classes_of(S), targets=False)
-    same = real._replace(y=S.y, targets=S.targets) if label_kind(S)!='hard' and len(real.x)==len(S.x) else real
+    soft, fits = label_kind(S)!='hard', len(real.x)==len(S.x) # classes of other sizes cannot have the coreset's labels
+    same = real._replace(y=S.y, targets=S.targets) if soft and fits else real
+    labels = 'hard labels' if soft and not fits else 'the same labels'
     hlr, ior = whole - right(hard), right(S) - right(same)
     with_, without = (right(S, **o) - right(real, **o) for o in (aug, plain))
     level, ahead = squashed(0), f'ahead by {with_:.3f} with augmentation, {without:.3f} without'
     return [Answer('scores', 'HLR', hlr, None, False, f'all data {whole:.3f} less hard labels'),
-            Answer('scores', 'IOR', ior, None, ior <= 0, 'ahead of random images with the same labels'),
+            Answer('scores', 'IOR', ior, None, ior <= 0, f'ahead of random images with {labels}'),
             Answer('scores', 'LRS', squashed(ior/2 - hlr/2), squashed((right(real) - whole)/2), False, f'0 to 1; {level:.2f} is level'),
             Answer('scores', 'ARS', squashed(with_/2 + without/2), level, with_ + without <= 0, ahead)]
 
@@ -251,12 +255,12 @@ def origin_of(S:Coreset, data:Data) -> list:
                    Answer('provenance', 'data are those it was made from', 'yes' if same else 'no', None, not same, 'by checksum')]
 
 # %% ../nbs/878_audit.ipynb #f9314083
-def unless_diverged(part:str, ask) -> list: # ask: `() -> answers`
+def unless_diverged(part:str, ask:Callable) -> list: # ask: `() -> answers`
     "Answers, or that there is none"
     try: return ask()
     except Diverged: return [Answer(part, 'all questions', 'diverged', None, True, 'a student left the finite numbers')]
 
-def audited(S:Coreset, data:Data, net=None,
+def audited(S:Coreset, data:Data, net:str|Network=None,
             runs:int=3, # students that answer together
             protocol:str='quick', # how they are trained
             images:int=2000, # test images, at most
@@ -305,7 +309,7 @@ CSS = ('body{font:15px/1.5 system-ui,sans-serif;max-width:56em;margin:2em auto;p
        '.red td{color:#b00020}h2{margin:1.6em 0 .3em}figure{display:inline-block;margin:0 6px 6px 0;text-align:center;font-size:12px}'
        'img{width:56px;image-rendering:pixelated;display:block}')
 
-def rows_of(answers) -> str: # of one part
+def rows_of(answers:list) -> str: # of one part
     def cells(a):
         n = ' class=n'
         each = ('', a['what']), (n, as_number(a['value'])), (n, as_number(a['control'])), ('', a['says'])
@@ -315,7 +319,7 @@ def rows_of(answers) -> str: # of one part
 
 def uris(pixels:Tensor) -> list: return [uri(as_png(p)) for p in pixels] # (M,C,H,W) in [0,1]
 
-def neighbours(S:Coreset, data:Data, which, most:int=30) -> str: # which: training images
+def neighbours(S:Coreset, data:Data, which:list, most:int=30) -> str: # which: training images
     "Examples above their nearest training images"
     shown = S.examples()
     if shown.x.ndim!=4: return ''

@@ -27,22 +27,22 @@ def brightness(
     "Adds one number to an image"
     return x + (u[:,0].view(-1,1,1,1) - .5)*strength
 
-def saturation(x, u, strength=2.): # images, uniforms, largest factor
+def saturation(x:Tensor, u:Tensor, strength=2.) -> Tensor: # images, uniforms, largest factor
     "Scales the distance of a pixel's channels from their mean"
     return torch.lerp(x.mean(1, keepdim=True).expand_as(x), x, u[:,0].view(-1,1,1,1)*strength)
 
-def change_contrast(x, u, strength=.5): # images, uniforms, smallest factor (the largest is one more)
+def change_contrast(x:Tensor, u:Tensor, strength=.5) -> Tensor: # images, uniforms, smallest factor (the largest is one more)
     "Scales the distance of an image from its mean"
     return torch.lerp(x.mean((1,2,3), keepdim=True).expand_as(x), x, u[:,0].view(-1,1,1,1) + strength)
 
 # %% ../nbs/120_augment.ipynb #ee0af9eb
-def shift(x, by, dim): # images, pixels (B,) or (1,), 2 for rows or 3 for columns
+def shift(x:Tensor, by:Tensor, dim:int) -> Tensor: # images, pixels (B,) or (1,), 2 for rows or 3 for columns
     "Image content moved against `by`, with 0 where nothing was"
     n = x.shape[dim]
     i = (by.view(-1,1) + torch.arange(n, device=x.device)).view((-1,1,n,1) if dim==2 else (-1,1,1,n))
     return x.take_along_dim(i.clamp(0, n-1), dim)*((0<=i) & (i<n))
 
-def crop(x, u, ratio=.125): # images, uniforms, largest shift as a part of the side
+def crop(x:Tensor, u:Tensor, ratio=.125) -> Tensor: # images, uniforms, largest shift as a part of the side
     "Shifts by whole pixels"
     for dim in 2,3:
         most = int(x.shape[dim]*ratio + .5)
@@ -50,7 +50,7 @@ def crop(x, u, ratio=.125): # images, uniforms, largest shift as a part of the s
     return x
 
 # %% ../nbs/120_augment.ipynb #d7fc242b
-def cutout(x, u, ratio=.5): # images, uniforms, side of the hole as a part of the image's
+def cutout(x:Tensor, u:Tensor, ratio=.5) -> Tensor: # images, uniforms, side of the hole as a part of the image's
     "Erases a rectangle"
     def covered(n, u):
         size = int(n*ratio + .5)
@@ -60,21 +60,21 @@ def cutout(x, u, ratio=.5): # images, uniforms, side of the hole as a part of th
     rows,cols = covered(x.shape[2], u[:,0]),covered(x.shape[3], u[:,1])
     return x*~(rows[:,None,:,None] & cols[:,None,None,:])
 
-def flip(x, u, prob=.5): # images, uniforms, probability
+def flip(x:Tensor, u:Tensor, prob=.5) -> Tensor: # images, uniforms, probability
     "Mirrors left and right"
     return torch.where((u[:,0]<prob).view(-1,1,1,1), x.flip(3), x)
 
 # %% ../nbs/120_augment.ipynb #366fb079
-def warp(x, A): # images, matrices (B,2,2) or (1,2,2)
+def warp(x:Tensor, A:Tensor) -> Tensor: # images, matrices (B,2,2) or (1,2,2)
     "Image whose pixel at p is the old one's at Ap"
     grid = F.affine_grid(F.pad(A, (0,1)).expand(len(x), 2, 3), x.shape, align_corners=False)
     return F.grid_sample(x, grid, align_corners=False)
 
-def scale(x, u, ratio=1.2): # images, uniforms, largest factor (the smallest is its inverse)
+def scale(x:Tensor, u:Tensor, ratio=1.2) -> Tensor: # images, uniforms, largest factor (the smallest is its inverse)
     "Stretches width and height, each by its own factor"
     return warp(x, torch.diag_embed(1/ratio + u*(ratio - 1/ratio)))
 
-def rotate(x, u, degrees=15.): # images, uniforms, largest angle
+def rotate(x:Tensor, u:Tensor, degrees=15.) -> Tensor: # images, uniforms, largest angle
     "Turns an image about its centre"
     a,r = (2*u[:,0] - 1)*degrees*pi/180,x.shape[2]/x.shape[3]
     return warp(x, torch.stack([a.cos(), -a.sin()*r, a.sin()/r, a.cos()], 1).view(-1,2,2)) # warp's unit is half a side
@@ -107,20 +107,20 @@ def augment(
         return x
     return apply
 
-def suited(strategy:str, shape) -> str: # of an example
+def suited(strategy:str, shape:tuple) -> str: # of an example
     "The words of a strategy that examples can bear: grey images are not flipped, rows are not changed at all"
     if not space_of(shape).augments: return ''
     return '_'.join(w for w in strategy.split('_') if w!='flip' or shape[0]>1)
 
 # %% ../nbs/120_augment.ipynb #e9e84131
-def differentiable(f:Callable, shape) -> bool: # `(x, u) -> x`, (C,H,W)
+def differentiable(f:Callable, shape:tuple) -> bool: # `(x, u) -> x`, (C,H,W)
     "Whether a gradient comes back through a transformation"
     x = torch.randn(2, *shape, generator=stream(0, 'probe')).requires_grad_()
     y = f(x, torch.rand(1, 2, generator=stream(0, 'probe')))
     g = torch.autograd.grad((y*x.detach()).sum(), x)[0] if y.requires_grad else 0*x
     return bool(g.isfinite().all() and g.any())
 
-def siamese(strategy:str, shape, # (C,H,W): grey images are not flipped
+def siamese(strategy:str, shape:tuple, # (C,H,W): grey images are not flipped
            ) -> Callable: # `(x, gen, siamese=True) -> x`
     "A strategy that gradients pass"
     aug = augment(strategy := suited(strategy, shape))

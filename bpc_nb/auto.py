@@ -12,7 +12,7 @@ import hashlib, importlib.util, json, os, shutil, time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Callable, NamedTuple
+from typing import Annotated, Any, Callable, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,7 @@ from .networks import Network
 FORMATS = 'bf16', 'compile' # how something is computed, never what
 
 def as_format(name:str, # of the option
-              v): # its value
+              v:Any) -> bool|str: # its value
     "One of the four words, or one sentence"
     if isinstance(v, bool) or v in ('auto','always'): return v
     raise ValueError(f"{name}: found {v!r}; expected auto, true (allowed, as auto), false (never) or always")
@@ -39,7 +39,7 @@ def unformatted(o:dict) -> dict: return {k:v for k,v in o.items() if k not in FO
 # %% ../nbs/155_auto.ipynb #fc7d1924
 NORM_LAYERS = nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase
 
-def is_small(net:Network, shape) -> bool: # shape of an example
+def is_small(net:Network, shape:tuple) -> bool: # shape of an example
     "Whether there is nothing to win: few pixels, no images at all, or few parameters"
     return len(shape)!=3 or shape[1]*shape[2] <= 256 or net.P < 10_000
 
@@ -59,7 +59,7 @@ def seconds_of(f:Callable, device='cpu') -> float:
     f(); wait()
     return time.perf_counter() - began
 
-def one_pass(net:Network, shape, device, n:int, bf16:bool) -> Callable: # n images
+def one_pass(net:Network, shape:tuple, device:str, n:int, bf16:bool) -> Callable: # n images
     "Forward and backward"
     gen = stream(0, 'fast')
     f, theta, x = accelerate(net, bf16).apply, net.init(gen).to(device), torch.randn(n, *shape, generator=gen).to(device)
@@ -71,7 +71,7 @@ def one_pass(net:Network, shape, device, n:int, bf16:bool) -> Callable: # n imag
 
 # %% ../nbs/155_auto.ipynb #9cebe6a2
 def paired_least(a:Callable, b:Callable, # calls -> seconds
-                 rounds:int=4, most:float=1.): # seconds in all, about
+                 rounds:int=4, most:float=1.) -> list: # seconds in all, about
     "The least of some turns of two, alternating"
     best, end = [float('inf')]*2, time.perf_counter() + most
     for _ in range(rounds):
@@ -79,7 +79,7 @@ def paired_least(a:Callable, b:Callable, # calls -> seconds
         if best[1] > 5*best[0] or time.perf_counter() > end: break
     return best
 
-def time_formats(net:Network, shape, device='cpu') -> dict:
+def time_formats(net:Network, shape:tuple, device='cpu') -> dict:
     "Seconds that an image takes in float32 and in bfloat16; None where that does not work"
     timed = lambda n, bf16: partial(seconds_of, one_pass(net, shape, device, n, bf16), device)
     least, few = timed(2, False), 2
@@ -94,7 +94,7 @@ def time_formats(net:Network, shape, device='cpu') -> dict:
 # %% ../nbs/155_auto.ipynb #217a81e7
 REMEMBERED = {} # of this process: file -> numbers
 
-def measured_for(net:Network, shape, device='cpu') -> dict:
+def measured_for(net:Network, shape:tuple, device='cpu') -> dict:
     "What a measure holds for"
     made, kind = provenance(), torch.device(device).type
     return dict(device=kind, name=made.get('gpu') if kind=='cuda' else made['cpu'], threads=made['threads'], torch=made['torch'],
@@ -104,7 +104,7 @@ def measure_file(of:dict) -> Path: # of: from `measured_for`
     "Where it is kept"
     return cache_folder()/'fast'/f"{hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:12]}.json"
 
-def is_seconds(v) -> bool: return isinstance(v, float) and 0 < v < float('inf')
+def is_seconds(v:Any) -> bool: return isinstance(v, float) and 0 < v < float('inf')
 
 def read_measure(path:Path, of:dict) -> dict|None: # None: there is none that holds here
     "What was measured, if it was measured for this"
@@ -114,7 +114,7 @@ def read_measure(path:Path, of:dict) -> dict|None: # None: there is none that ho
     if kept.get('seconds_bf16', 0) is not None and not is_seconds(kept.get('seconds_bf16')): return
     return {k:kept[k] for k in ('seconds_float32','seconds_bf16')}
 
-def kept_times(net:Network, shape, device='cpu') -> dict: # as `time_formats`
+def kept_times(net:Network, shape:tuple, device='cpu') -> dict: # as `time_formats`
     "Measured once"
     path = measure_file(of := measured_for(net, shape, device))
     if path in REMEMBERED: return REMEMBERED[path]
@@ -135,7 +135,7 @@ class Fit(NamedTuple):
     seconds_float32: float|None = None # of an image, forward and backward; None: not measured
     seconds_bf16: float|None = None
 
-def format_for(net:Network, small:bool, asked, took:dict) -> tuple: # asked: one of the four words -> (whether bfloat16, why)
+def format_for(net:Network, small:bool, asked:bool|str, took:dict) -> tuple: # asked: one of the four words -> (whether bfloat16, why)
     "Whether to compute in bfloat16"
     a, b = took.get('seconds_float32'), took.get('seconds_bf16')
     if asked in ('always', False): return asked=='always', 'as asked'
@@ -144,7 +144,8 @@ def format_for(net:Network, small:bool, asked, took:dict) -> tuple: # asked: one
     if b is None: return False, 'bf16 does not work here'
     return b <= FASTER*a, f'bf16 takes {b/a:.2g}x as long'
 
-def compile_for(net:Network, small:bool, asked, device, seconds:float) -> tuple: # seconds of the run, uncompiled -> (whether to, why)
+def compile_for(net:Network, small:bool, asked:bool|str, device:str,
+                seconds:float) -> tuple: # seconds of the run, uncompiled -> (whether to, why)
     "Whether to compile"
     if asked in ('always', False): return asked=='always', 'as asked'
     if small: return False, 'a small network'
@@ -153,7 +154,7 @@ def compile_for(net:Network, small:bool, asked, device, seconds:float) -> tuple:
     return seconds > PAYS, Path(by).name if seconds > PAYS else 'a short run'
 
 # %% ../nbs/155_auto.ipynb #a155f17d
-def fitted(net:Network, shape, device='cpu', bf16='auto', compile='auto',
+def fitted(net:Network, shape:tuple, device='cpu', bf16='auto', compile='auto',
            images:float=float('inf'), # that pass through it forward and backward, about
           ) -> Fit:
     "How to compute a network on this machine: the four words become yes or no"

@@ -18,10 +18,10 @@ from json import dumps, loads
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from .augment import augment as augmentation
@@ -37,14 +37,14 @@ from .methods.cd import cd
 from .methods.dc import dc
 from .methods.dd import dd
 from .methods.frepo import ahead, frepo, with_targets
-from .networks import flatten, network, to_module
+from .networks import Network, flatten, network, to_module
 from .ridge import targets_of
 
 # %% ../nbs/920_benchmark.ipynb #cb378bc6
-def descend(E:Callable, theta, # from where (P,)
+def descend(E:Callable, theta:Tensor, # from where (P,)
             S:Coreset, L:int, alpha:float, # L steps of size alpha/2
             graph:bool=False, # autograd remembers all of them
-           ): # (P,)
+           ) -> Tensor: # (P,)
     "A student's steps (Eq. 12 at temperature 0)"
     theta = theta.clone().requires_grad_()
     for _ in range(L):
@@ -57,7 +57,7 @@ def descend(E:Callable, theta, # from where (P,)
 def published(task:Task, # energy and experts
               L:int=20, # steps of the chain
               alpha:float=.04, # its step size
-             ): # `loss(coreset, gen) -> scalar`, as methods are
+             ) -> Callable: # `loss(coreset, gen) -> scalar`, as methods are
     "Contrastive divergence with the graph of the whole chain (Eqs. 11 and 12 at temperature 0)"
     E = task.energy
     def loss(S:Coreset, gen):
@@ -72,10 +72,10 @@ class Pair(NamedTuple):
     theta_k: Tensor # (P,)
     pos: Tensor     # (P,)
 
-    def draw(self, gen=None, T=2, start=(0, None)): return tuple(self)
+    def draw(self, gen:Generator=None, T=2, start=(0, None)) -> tuple: return tuple(self)
 
 # %% ../nbs/920_benchmark.ipynb #36b484d3
-def unrolled(task:Task, L:int=20, alpha:float=.04): # as in `published`
+def unrolled(task:Task, L:int=20, alpha:float=.04) -> Callable: # as in `published`
     "Trajectory matching: the distance between student and expert, through all of the student's steps"
     def loss(S:Coreset, gen):
         theta_k, pos = task.experts.draw(gen)
@@ -86,7 +86,8 @@ def unrolled(task:Task, L:int=20, alpha:float=.04): # as in `published`
 # %% ../nbs/920_benchmark.ipynb #899c8b2b
 def forward_kl(task:Task, L:int=20, alpha:float=.04, # as in `published`
                samples:int=30, # of each Gaussian
-               width:float=.01): # its standard deviation
+               width:float=.01, # its standard deviation
+              ) -> Callable:
     "Forward KL between Gaussians around the expert's end and the student's (Kim et al. 2022, Eq. 20)"
     E = task.energy
     def loss(S:Coreset, gen):
@@ -98,7 +99,7 @@ def forward_kl(task:Task, L:int=20, alpha:float=.04, # as in `published`
     return loss
 
 # %% ../nbs/920_benchmark.ipynb #059d7ce9
-def plain_match(module:nn.Module, S:Coreset, D): # D: real images x and labels y
+def plain_match(module:nn.Module, S:Coreset, D:Coreset) -> Tensor: # D: real images x and labels y
     "Distance of gradients, class by class, in one graph"
     ps, total = list(module.parameters()), 0.
     slopes = lambda T, k, **graph: torch.autograd.grad(F.cross_entropy(module(T.x[T.y==k]), T.y[T.y==k]), ps, **graph)
@@ -129,14 +130,15 @@ class Workload(NamedTuple):
                   students=f'ipc {self.ipc}, {STUDENTS} students, {self.epochs} epochs')
         return f'{self.kind}: {self.shape}, {of[self.kind]}'
 
-def subject(w:Workload):
+def subject(w:Workload) -> tuple:
     "Network, coreset or data, and a generator: the same for every contender"
     gen, n, shape = stream(0, 'benchmark'), 10*w.ipc or w.images, SHAPES[w.shape][0]
     return network(w.net, shape, 10), Coreset(torch.randn(n, *shape, generator=gen), torch.arange(n)%10), gen
 
 # %% ../nbs/920_benchmark.ipynb #8cb31aa2
-def outer_steps(make, w:Workload, # a method
-                plain:bool=False, **fast): # plain: the network as it is; fast: of `accelerate`
+def outer_steps(make:Callable, w:Workload, # a method
+                plain:bool=False, **fast:bool, # plain: the network as it is; fast: of `accelerate`
+               ) -> Callable:
     "An outer step, every time from the same images and parameters"
     net, S, gen = subject(w)
     theta = net.init(gen)
@@ -146,7 +148,7 @@ def outer_steps(make, w:Workload, # a method
     return lambda: outer_step(state, S, l, gen)[0].leaves['x']
 
 # %% ../nbs/920_benchmark.ipynb #70ddd068
-def plain_experts(w:Workload, augment:str=SIAMESE):
+def plain_experts(w:Workload, augment:str=SIAMESE) -> Callable:
     "Experts one after the other, their images augmented one by one"
     (net, D, _), aug = subject(w), augmentation(augment)
     def one(r):
@@ -159,7 +161,7 @@ def plain_experts(w:Workload, augment:str=SIAMESE):
     return lambda: torch.stack([one(r) for r in range(EXPERTS)])
 
 # %% ../nbs/920_benchmark.ipynb #f2484fd4
-def plain_students(w:Workload, augment:str=SIAMESE):
+def plain_students(w:Workload, augment:str=SIAMESE) -> Callable:
     "Students one after the other"
     (net, S, _), aug = subject(w), augmentation(augment)
     def one(r):
@@ -178,7 +180,7 @@ def noise(D:Coreset) -> Data:
     none = Split(D.x[:0], D.y[:0])
     return Data('noise', Split(D.x, D.y), none, none, tuple('0123456789'), Transform(), dict(checksum='', recipe={}))
 
-def our_experts(w:Workload, augment:str=SIAMESE, bf16:bool=False, compile:bool=False):
+def our_experts(w:Workload, augment:str=SIAMESE, bf16:bool=False, compile:bool=False) -> Callable:
     "One epoch of `experts`"
     net, D, _ = subject(w)
     accelerate(net, bf16, compile) # loads the compiler, where it will be needed
@@ -190,7 +192,7 @@ def our_experts(w:Workload, augment:str=SIAMESE, bf16:bool=False, compile:bool=F
             return torch.stack([b.read(i, 1) for i in b.complete])
     return go
 
-def our_students(w:Workload, augment:str=SIAMESE, **fast): # of `accelerate`
+def our_students(w:Workload, augment:str=SIAMESE, **fast:bool) -> Callable: # of `accelerate`
     "`students` of a coreset"
     net, S, _ = subject(w)
     net = accelerate(net, **fast)
@@ -201,7 +203,7 @@ def real_side(w:Workload) -> Coreset:
     "Noise in the place of real images, for a match"
     return Coreset(torch.randn(10*REAL, *SHAPES[w.shape][0], generator=stream(0, 'real')), torch.arange(10*REAL)%10)
 
-def plain_matches(w:Workload):
+def plain_matches(w:Workload) -> Callable:
     "A match in one graph, and a step on the images"
     (net, S, _), D = subject(w), real_side(w)
     module = to_module(net, net.init(stream(0)))
@@ -210,7 +212,7 @@ def plain_matches(w:Workload):
         return S.x - torch.autograd.grad(plain_match(module, S._replace(x=x), D), x)[0]
     return go
 
-def matches(w:Workload, **fast): # of `accelerate`
+def matches(w:Workload, **fast:bool) -> Callable: # of `accelerate`
     "A match of `dc`, as an outer step"
     net, S, _ = subject(w)
     l = dc(task_of(net, fast, noise(real_side(w))), matches=1, real=REAL)
@@ -218,7 +220,7 @@ def matches(w:Workload, **fast): # of `accelerate`
     return lambda: outer_step(state, S, l, stream(0))[0].leaves['x']
 
 # %% ../nbs/920_benchmark.ipynb #182b2093
-def plain_regression(module, S:Coreset, x, y, r=1e-6):
+def plain_regression(module:nn.Sequential, S:Coreset, x:Tensor, y:Tensor, r=1e-6) -> Tensor:
     "The loss of feature regression in one graph: real images too keep theirs"
     *first, last = module
     see = nn.Sequential(*first)
@@ -227,7 +229,7 @@ def plain_regression(module, S:Coreset, x, y, r=1e-6):
     W = phi.T@torch.linalg.solve(K + r*K.trace()/len(K)*torch.eye(len(K)), S.y)
     return ((f@W - y)**2).sum()/(2*len(y)) - ahead(S.y)
 
-def one_graph(w:Workload):
+def one_graph(w:Workload) -> Callable:
     "A step on the images and one of a network, as a plain script takes them"
     (net, S, _), D = subject(w), real_side(w)
     S, Y = with_targets(S, 10), targets_of(D, 10).float()
@@ -240,7 +242,7 @@ def one_graph(w:Workload):
         return S.x - g
     return go
 
-def regressions(w:Workload, **fast): # of `accelerate`
+def regressions(w:Workload, **fast:bool) -> Callable: # of `accelerate`
     "A step of `frepo`, with its pool"
     net, S, _ = subject(w)
     l = frepo(task_of(net, fast, noise(real_side(w))), real=REAL)
@@ -249,7 +251,7 @@ def regressions(w:Workload, **fast): # of `accelerate`
     return lambda: outer_step(state, S, l, stream(0))[0].leaves['x']
 
 # %% ../nbs/920_benchmark.ipynb #182b2096
-def graph_of_all(w:Workload):
+def graph_of_all(w:Workload) -> Callable:
     "The loss after a student's steps, and its gradient through one graph"
     (net, S, gen), D = subject(w), real_side(w)
     first, classes = net.init(gen), F.cross_entropy
@@ -263,7 +265,7 @@ def graph_of_all(w:Workload):
         return S.x - g
     return go
 
-def schedules(w:Workload, **fast): # of `accelerate`
+def schedules(w:Workload, **fast:bool) -> Callable: # of `accelerate`
     "A step of `dd`"
     net, S, gen = subject(w)
     l = dd(task_of(net, fast, noise(real_side(w))), epochs=w.L, real=REAL, known=True)
@@ -272,7 +274,7 @@ def schedules(w:Workload, **fast): # of `accelerate`
     return lambda: outer_step(state, S, l, gen)[0].leaves['x']
 
 # %% ../nbs/920_benchmark.ipynb #25e838ee
-def products(net, x, dtype, layout) -> list: # of (function, input, weight)
+def products(net:Network, x:Tensor, dtype:torch.dtype, layout:torch.memory_format) -> list: # of (function, input, weight)
     "The convolutions and matrix products of a network on images x, each by itself"
     found, module = [], to_module(net, net.init(stream(0)))
     put = lambda t: t.detach().to(dtype, memory_format=layout if t.ndim==4 else torch.contiguous_format).requires_grad_()
@@ -285,19 +287,20 @@ def products(net, x, dtype, layout) -> list: # of (function, input, weight)
     with torch.no_grad(): module(x)
     return found
 
-def sweep(parts, # from `products`
-          to:str): # 'theta': to the weights, and to all inputs but the images; 'x': to all inputs and no weight
+def sweep(parts:list, # from `products`
+          to:str, # 'theta': to the weights, and to all inputs but the images; 'x': to all inputs and no weight
+         ) -> None:
     "Forward and backward through every product"
     for i,(f,x,w) in enumerate(parts):
         y = f(x, w)
         torch.autograd.grad(y, [x] if to=='x' else [w, x] if i else [w], y.detach())
 
-def ahead_only(parts):
+def ahead_only(parts:list) -> None:
     "Forward through every product"
     with torch.no_grad(): [f(x, w) for f,x,w in parts]
 
 # %% ../nbs/920_benchmark.ipynb #c1f95b1c
-def floor(dtype, w:Workload):
+def floor(dtype:torch.dtype, w:Workload) -> Callable:
     "The multiplications of a workload, in the faster of two layouts"
     net, S, _ = subject(w)
     keep_memory()
@@ -318,7 +321,7 @@ def floor(dtype, w:Workload):
 FAST = {'ours': {}, 'ours compiled': dict(compile=True), 'ours bf16': dict(bf16=True), 'ours compiled bf16': dict(bf16=True, compile=True)}
 FLOORS = {'floor': partial(floor, torch.float32), 'floor bf16': partial(floor, torch.bfloat16)}
 
-def formats(f): return {name:partial(f, **o) for name,o in FAST.items()}
+def formats(f:Callable) -> dict: return {name:partial(f, **o) for name,o in FAST.items()}
 
 CONTENDERS = dict( # kind -> name -> function of a workload
     step={'published recipe': partial(outer_steps, published, plain=True), 'published and memory': partial(outer_steps, published),
@@ -339,12 +342,12 @@ def peak(what:str='VmHWM') -> float: # or 'VmRSS': what it holds now
         return getrusage(RUSAGE_SELF).ru_maxrss*(1 if sys.platform=='darwin' else 1024)/1e6
 
 # %% ../nbs/920_benchmark.ipynb #273dde39
-def give_back():
+def give_back() -> None:
     "Hand freed memory back to the system"
     with suppress(AttributeError, OSError, TypeError): ctypes.CDLL(None).malloc_trim(0) # glibc has it
 
 # %% ../nbs/920_benchmark.ipynb #9c9d63fa
-def work():
+def work() -> None:
     "What a contender's process does: a line of JSON for every line that comes in"
     with suppress(OSError): Path('/proc/self/oom_score_adj').write_text('1000')
     out, sys.stdout = sys.stdout, sys.stderr # what others print goes elsewhere
@@ -365,7 +368,7 @@ def work():
         give_back()
 
 # %% ../nbs/920_benchmark.ipynb #d9882f68
-def enter(name:str, w:Workload, threads=None): # threads: of torch, None as the environment says
+def enter(name:str, w:Workload, threads:int=None) -> subprocess.Popen: # threads: of torch, None as the environment says
     "Start a contender's process"
     env = os.environ | dict(PYTHONPATH=os.pathsep.join(filter(None, sys.path))) | (dict(OMP_NUM_THREADS=str(threads)) if threads else {})
     p = subprocess.Popen([sys.executable, '-c', 'from bpc_nb.benchmark import work; work()'], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -373,14 +376,14 @@ def enter(name:str, w:Workload, threads=None): # threads: of torch, None as the 
     p.stdin.write(f'{dumps((name, w._asdict()))}\n'.encode())
     return p
 
-def turn(p): # a dict, or None when the process is gone
+def turn(p:subprocess.Popen) -> dict|None: # a dict, or None when the process is gone
     "One turn of a contender"
     try: p.stdin.write(b'\n'); said = p.stdout.readline()
     except BrokenPipeError: said = b''
     return loads(said) if said else None
 
 # %% ../nbs/920_benchmark.ipynb #e67117b1
-def measure(w:Workload, names, # of contenders
+def measure(w:Workload, names:list, # of contenders
             repeats:int=3, threads:int=None) -> list: # as in `bench`
     "The rows of one workload: contenders side by side"
     with ExitStack() as stack:
@@ -389,7 +392,7 @@ def measure(w:Workload, names, # of contenders
         rounds = [{c:turn(p) for c,p in ps.items()} for _ in range(repeats)]
         return [timing_row(c, w, [r[c] for r in rounds], None if rounds[-1][c] else p.wait()) for c,p in ps.items()]
 
-def timing_row(contender:str, w:Workload, rounds, code=None) -> dict: # rounds: what `turn` returned; code: how it ended, if it did
+def timing_row(contender:str, w:Workload, rounds:list, code:int=None) -> dict: # rounds: what `turn` returned; code: how it ended, if it did
     "One row: medians of the times, the peak"
     row = dict(workload=str(w), contender=contender) | {k:v for k,v in w._asdict().items() if v}
     if code is not None: return row | dict(seconds_median=None, cpu_median=None, peak_mb=None, ended=code)
@@ -398,7 +401,7 @@ def timing_row(contender:str, w:Workload, rounds, code=None) -> dict: # rounds: 
                       peak_mb=round(mid('peak_mb'), 1), before_mb=round(mid('before_mb'), 1), threads=rounds[0]['threads'])
 
 # %% ../nbs/920_benchmark.ipynb #dad8ccf4
-def ratios(rows) -> list:
+def ratios(rows:list) -> list:
     "How much faster than the others ours is, and what part of their memory it takes"
     rows = [r for r in rows if r['seconds_median']]
     return [dict(workload=r['workload'], contender=r['contender'], against=b['contender'],
@@ -407,11 +410,11 @@ def ratios(rows) -> list:
             for r in rows for b in rows if r['workload']==b['workload'] and r['contender'] in FAST and b['contender'] not in FAST]
 
 # %% ../nbs/920_benchmark.ipynb #09e10191
-def as_list(given) -> list: # 10, (1, 10) or 'step,epoch'
+def as_list(given:Any) -> list: # 10, (1, 10) or 'step,epoch'
     "One or several, as a list"
     return [g.strip() for g in given.split(',')] if isinstance(given, str) else list(given) if isinstance(given, (tuple, list)) else [given]
 
-def workloads(shape, kinds, ipc, L, net, images, epochs) -> list: # as in `bench`
+def workloads(shape:str, kinds:str, ipc:int|tuple, L:int|tuple, net:str, images:int, epochs:int) -> list: # as in `bench`
     "What to time, checked"
     for name,vs in dict(ipc=ipc, L=L, images=images, epochs=epochs).items(): [whole(name, v, 1) for v in as_list(vs)]
     for s in as_list(shape): network(net, choose(s, SHAPES, 'shape')[0], 10) # an error here, not in ten processes

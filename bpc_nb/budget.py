@@ -13,7 +13,7 @@ import re, time
 from io import BytesIO
 from math import ceil
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
 from PIL import Image
 
@@ -37,7 +37,7 @@ def pictures_in(folder:Path) -> list: # files, or what can be read like files; w
         return [BytesIO(b or b'') for b in open_parquet(sheets[0])[0]] if sheets else [f for f,_ in listing(parts(folder)[0])]
     except ValueError: return []
 
-def sides_in(folder, few:int=40) -> list: # [(height, width)]
+def sides_in(folder:str|Path, few:int=40) -> list: # [(height, width)]
     "Heights and widths of a few pictures, those that can be read; none where there is no folder"
     files, found = pictures_in(Path(folder)) if Path(folder).is_dir() else [], []
     for f in files[::max(1, len(files)//few)]:
@@ -47,14 +47,14 @@ def sides_in(folder, few:int=40) -> list: # [(height, width)]
     return found
 
 # %% ../nbs/935_budget.ipynb #50a53bd1
-def side_for(sides, minutes:float) -> int|None: # sides: of `sides_in`; None: as they are
+def side_for(sides:list, minutes:float) -> int|None: # sides: of `sides_in`; None: as they are
     "The side at which images are learned"
     most = LARGE_SIDE if minutes >= LONG else SMALL_SIDE
     if len({*sides})<=1 and all(max(s) <= most for s in sides): return None
     short = sorted(min(s) for s in sides)
     return max(TINY, min(most, short[len(short)//10])) # a tenth may be smaller, and is enlarged
 
-def pictures(source, # as `load` takes it
+def pictures(source:str|Path, # as `load` takes it
              minutes:float, # that the run may take
              read:Callable, # `(size=...) -> Data`
             ) -> Data:
@@ -93,7 +93,7 @@ def shorter(of:dict, L:int) -> dict: # of: rules
 # %% ../nbs/935_budget.ipynb #92dc662a
 SLACK, EVALUATIONS, MANY = .2, 4, 100 # MANY: images of a coreset whose students differ little, so that one is enough
 
-def roughly(method:str, data:Data, ipc:int, config:dict, device) -> float: # config: as `configure` gives it
+def roughly(method:str, data:Data, ipc:int, config:dict, device:str) -> float: # config: as `configure` gives it
     "Seconds of a whole run, from one small pass"
     net, own = network(config['net'], data.shape, data.K), options_of(experts) | config['experts']
     go = one_pass(net, data.shape, device, 16, False); go()
@@ -124,7 +124,7 @@ def of_any(method:str, ipc:int) -> dict:
     "What a method's own recipe says for any images, and time does not decide"
     return {k:v for k,v in recipe(method, 'any', ipc).items() if k not in ('steps','every','select_runs')}
 
-def options_for(method:str, data:Data, ipc:int, width:int, L:int=None, **more) -> dict: # L: None, as the rules say
+def options_for(method:str, data:Data, ipc:int, width:int, L:int=None, **more:Any) -> dict: # L: None, as the rules say
     "The rules, where the method knows their names and its own recipe says nothing else"
     own, m = of_any(method, ipc), choose(method, registry(), 'method')
     of = common_rules(len(data.train.y), ipc, min(data.shape[1:])) | dict(net=f'convnet:width={width}')
@@ -137,7 +137,7 @@ def options_for(method:str, data:Data, ipc:int, width:int, L:int=None, **more) -
     return {k:v for k,v in (of | more | own).items() if k in known_to(m) and k not in idle}
 
 # %% ../nbs/935_budget.ipynb #3f65b2d1
-def sound_minutes(minutes:float, method:str=None):
+def sound_minutes(minutes:float, method:str=None) -> None:
     "One sentence for a time that is none, or for a method that would not use it"
     if not 0 < minutes < float('inf'): raise ValueError(f"minutes: found {minutes:g}; expected a number above 0, such as 15")
     if method and not choose(method, registry(), 'method').steps:

@@ -21,10 +21,11 @@ __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR',
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
 from functools import partial
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Any, Callable, Iterable, NamedTuple, NoReturn
 
 import torch
 from fastcore.docments import docments
+from torch import Tensor
 
 # %% ../nbs/970_cli.ipynb #b0d9e702
 from . import __version__
@@ -42,7 +43,7 @@ from .explorer import bpc_explore
 from .grid import grid, transfer, waiting, whole_data
 from .images import NAMED, TEXTS, own_name
 from .learn import kinds, outer
-from .memory import STATE, USUAL, recall, remember
+from .memory import STATE, USUAL, Memory, recall, remember
 
 # %% ../nbs/970_cli.ipynb #b0d9e703
 from .metrics import METRICS, accuracy
@@ -71,7 +72,7 @@ from .zoo import catalogue, card, described, update as update_zoo
 from .vectors import is_table
 
 # %% ../nbs/970_cli.ipynb #e5c7ae75
-def text_reader(what:str, kind): # 'a whole number', int
+def text_reader(what:str, kind:Callable) -> Callable: # 'a whole number', int
     "A function that reads text as `kind`, or says what it is not"
     def read(text):
         try: return kind(text)
@@ -82,13 +83,13 @@ whole_number, real_number = text_reader('a whole number', int), text_reader('a n
 truth = text_reader('true or false', lambda t: dict(true=True, false=False)[t.lower()])
 switch = text_reader('auto, true, false or always', lambda t: dict(true=True, false=False, auto='auto', always='always')[t.lower()])
 
-def literal(text):
+def literal(text:str) -> Any:
     "A number, tuple or None where it reads as one, else the text: for arguments that take several kinds"
     try: return ast.literal_eval(text)
     except (ValueError, SyntaxError): return text
 
 # %% ../nbs/970_cli.ipynb #1da19470
-def nested_options(text, # 'name=value,name=value'
+def nested_options(text:str, # 'name=value,name=value'
                    known:dict=None, # name -> `Option`; None: anything goes
                   ) -> dict:
     "Options of an option"
@@ -114,17 +115,17 @@ class Option(NamedTuple):
     help: str       # the comment in the signature
 
     @property
-    def flag(self): return dashed(self.name)
+    def flag(self) -> str: return dashed(self.name)
 
     @property
-    def text(self): # comment and default, where there is one
+    def text(self) -> str: # comment and default, where there is one
         none = self.default is False or self.default in (None, '', {}, inspect.Parameter.empty)
         return (self.help + ('' if none else f' (default: {self.default})')).replace('%', '%%')
 
 # %% ../nbs/970_cli.ipynb #2bbf2000
 from .auto import as_format
 
-def options(f, # a function with documented arguments
+def options(f:Callable, # a function with documented arguments
             skip=(), # names that are no options
            ) -> dict: # name -> `Option`
     "The optional arguments of a function; the comment at the end of a line is that of every argument in it"
@@ -136,7 +137,7 @@ def options(f, # a function with documented arguments
     return {k:one(k, p) for k,p in params.items() if p.default is not p.empty and k not in skip}
 
 # %% ../nbs/970_cli.ipynb #f8b3b863
-def meant(name:str, flags) -> str: # what was typed, what could have been
+def meant(name:str, flags:Iterable) -> str: # what was typed, what could have been
     "One sentence, with the option that is spelt nearly so; a stray word is an option only if it is spelt as one"
     known = {s.lstrip('-').lower():s for s in flags}
     near = difflib.get_close_matches(name.lstrip('-').replace('_', '-').lower(), known, 1, .6 if name.startswith('-') else 1)
@@ -150,11 +151,11 @@ class Switch(argparse.BooleanOptionalAction):
 
 class Parser(argparse.ArgumentParser):
     "A parser that raises one sentence"
-    def error(self, message):
+    def error(self, message:str) -> NoReturn:
         _, absent, word = message.partition('the following arguments are required: ')
         raise ValueError(f"{word} is missing; usage: {self.usage}" if absent else message.removeprefix('argument '))
 
-    def take(self, title:str, opts:dict): # name -> `Option`
+    def take(self, title:str, opts:dict) -> None: # name -> `Option`
         "Add a group of options"
         group = self.add_argument_group(title)
         for o in opts.values():
@@ -164,12 +165,12 @@ class Parser(argparse.ArgumentParser):
             how = dict(action=flags[o.kind]) if o.kind in flags else of_text
             group.add_argument(o.flag, default=argparse.SUPPRESS, help=o.text, **how)
 
-    def known(self, argv) -> tuple: # (name -> value, words that mean nothing)
+    def known(self, argv:list) -> tuple: # (name -> value, words that mean nothing)
         "Parse; `--k_max` is `--k-max`"
         given, rest = self.parse_known_args([re.sub(r'^--[^=\s]+(?==|$)', lambda m: m[0].replace('_', '-'), a) for a in argv])
         return vars(given), rest
 
-    def strict(self, argv, why=lambda name: '') -> dict: # name -> value
+    def strict(self, argv:list, why=lambda name: '') -> dict: # name -> value
         "Parse, or name the first word that means nothing; `why` may know more of it"
         given, rest = self.known(argv)
         if not rest: return given
@@ -187,9 +188,10 @@ def of_others(name:str, # what was typed, `--L`
     return f"{name} is an option of {', '.join(of)}; {method} takes {takes or 'none of its own'}" if of else ''
 
 # %% ../nbs/970_cli.ipynb #511b0c59
-def data_from(source, # as `load` takes it
+def data_from(source:str, # as `load` takes it
               given:dict, # what was typed; the options of `load` are taken out
-              recipe:dict={}): # what holds where nothing was typed
+              recipe:dict={}, # what holds where nothing was typed
+             ) -> Data:
     "Load data; a path is remembered in full, so that a coreset finds its data from any folder"
     path, typed = Path(source).expanduser(), {k:given.pop(k) for k in loading() if k in given}
     return load(str(path.resolve()) if path.exists() else source, **(recipe | typed))
@@ -199,7 +201,7 @@ def loading() -> dict:
     return options(load, skip=('source','seed','least'))
 
 # %% ../nbs/970_cli.ipynb #d7e2eca1
-def table(rows, head) -> str:
+def table(rows:list, head:tuple) -> str:
     "Plain columns"
     w = [max(len(str(r[i])) for r in (head, *rows)) for i in range(len(head))]
     return '\n'.join('  '.join(str(c).rjust(n) if i else str(c).ljust(n) for i,(c,n) in enumerate(zip(r, w))) for r in (head, *rows))
@@ -215,7 +217,7 @@ def mean_percent(found:dict, which='') -> str: # which: '', '_8bit' or '_random'
     return f"{100*found['accuracy_mean'+which]:.1f}{spread}"
 
 # %% ../nbs/970_cli.ipynb #78f5034c
-def nothing_idle(method:str, data:Data, ipc:int, given:dict): # given: what was typed
+def nothing_idle(method:str, data:Data, ipc:int, given:dict) -> None: # given: what was typed
     "One sentence for what is typed and would change nothing"
     if not given.keys() & {'experts','buffer','lr_labels'}: return
     o = {k:v for k,v in given.items() if k in known_to(choose(method, registry(), 'method'))}
@@ -227,12 +229,13 @@ MINUTES, DECISIVE = 15, ('net','steps','experts','buffer','start') # who types o
 UNTYPED = 'progress','after','until' # arguments of `experts` that are no options
 CHOSEN = 'chosen.json' # in a run's folder: what was chosen for it
 
-def place_of(source) -> str:
+def place_of(source:str) -> str:
     "What a run remembers of where its data is"
     path = Path(source).expanduser()
     return str(path.resolve()) if path.exists() else str(source)
 
-def run_before(out, method:str, source, ipc:int, seed:int, resume:bool, asked:dict) -> dict|None: # out: None, where it lies by default
+def run_before(out:str|None, method:str, source:str, ipc:int, seed:int, resume:bool,
+               asked:dict) -> dict|None: # out: None, where it lies by default
     "What a run was asked for, with what was chosen for it; of one that has no `config.json` yet, if the same is asked; else nothing"
     for folder in [Path(out)] if out else sorted(Path('runs').glob(f'{method}-*-{ipc}-{seed}')):
         chosen, config = (read_json(folder/name) for name in (CHOSEN, 'config.json'))
@@ -246,26 +249,27 @@ def read_json(path:Path) -> dict: # nothing where there is none
     try: return json.loads(path.read_text())
     except (OSError, ValueError): return {}
 
-def note_choice(out:Path, data:Data, c:Choice, asked:dict): # asked: what was typed
+def note_choice(out:Path, data:Data, c:Choice, asked:dict) -> None: # asked: what was typed
     "What was chosen, kept before anything is computed"
     found = dict(c.options, recipe=data.meta['recipe'], planned=c.seconds, look=c.look, asked=asked)
     write_atomic(out/CHOSEN, lambda tmp: Path(tmp).write_text(json.dumps(found, indent=1)))
 
-def of_run(out, **typed) -> list: # out: a run's folder, or None; options of `bpc_distill` as they were typed
+def of_run(out:str|None, **typed:Any) -> list: # out: a run's folder, or None; options of `bpc_distill` as they were typed
     "The same, with what the run says where the default was left"
     config, usual = read_json(Path(out or '')/'config.json'), options_of(bpc_distill)
     ran = config | dict(data=(config.get('recipe') or {}).get('source') or typed['data'])
     return [ran[k] if v==usual[k] and k in ran else v for k,v in typed.items()]
 
 # %% ../nbs/970_cli.ipynb #b0d9e711
-def without_recipe(method:str, source) -> bool:
+def without_recipe(method:str, source:str) -> bool:
     "Whether a method learns from images that it has no recipe for"
     m, path = registry()[method], Path(source).expanduser()
     name = own_name(path) if path.exists() else str(source)
     return m.steps and m.net and 'net' in known_to(m) and name not in {data for data,_ in m.recipes}
 
 # %% ../nbs/970_cli.ipynb #b0d9e712
-def as_chosen(method:str, source, ipc:int, minutes:float|None, given:dict, device, # given: what was typed; loses the options of `load`
+def as_chosen(method:str, source:str, ipc:int, minutes:float|None,
+              given:dict, device:str, # given: what was typed; loses the options of `load`
               begun:dict|None=None, # of a run to go on with, from `run_before`
               gone:Callable=lambda: 0.) -> tuple: # gone: seconds that are over -> (data, `Choice`)
     "Data and options, chosen where neither the user nor a recipe has decided"
@@ -302,7 +306,7 @@ def next_to(found:dict, out:Path) -> str: # found: from `left_in`
     return '\n'.join([f"validation accuracy {100*found['held_out']:.1f} % ({judge}) {at}", kept, shown,
                       f"next: bpc evaluate {kept}{by} --control", f"      bpc show {kept}", f"      bpc explore {out}"])
 
-def watching(c:Choice, left:Callable, callback) -> dict: # left: from `countdown`
+def watching(c:Choice, left:Callable, callback:Callable|bool) -> dict: # left: from `countdown`
     "What is asked after every step, and told after every look"
     return (dict(until=lambda: left(1.2*c.look + 5)) if c.seconds else {}) | (dict(callback=callback) if callback else {})
 
@@ -317,7 +321,7 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
                 minutes:float=None, # choose size, network, experts and steps for this time (default: 15 where nothing has a recipe)
                 tensorboard:bool=False, # log to OUT/tensorboard as well
                 json:bool=False, # print one JSON object
-                **given):
+                **given:Any) -> dict|str:
     "Learn a coreset from data, or points for a regression"
     left, asked, device = countdown(allowed := MINUTES if minutes is None else minutes), dict(minutes=minutes, **given), auto(device)
     data, method, ipc, seed = of_run(out if resume else None, data=data, method=method, ipc=ipc, seed=seed)
@@ -345,7 +349,7 @@ def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, 
              device:str='auto', # cpu, cuda or auto
              minutes:float=None, # as in `bpc distill`
              json:bool=False, # print one JSON object
-             **given):
+             **given:Any) -> dict|str:
     "Say what `bpc distill` with the same options will take"
     for k in 'out','seed','resume': given.pop(k, None) # make no difference
     data, c = as_chosen(method, data, ipc, minutes, given, auto(device))
@@ -366,7 +370,7 @@ def bpc_experts(data:str='digits', # a data set's name, a folder of class folder
                 out:str='experts', # the buffer's folder; an unfinished one is continued
                 device:str='auto', # cpu, cuda or auto
                 json:bool=False, # print one JSON object
-                **given):
+                **given:Any) -> dict|str:
     "Train experts on data, a checkpoint after every epoch"
     data = data_from(data, given)
     net = net or default_net(data.shape)
@@ -379,7 +383,7 @@ def bpc_experts(data:str='digits', # a data set's name, a folder of class folder
     return f"{found['experts']} experts of {found['epochs']} epochs\n{b.folder}\nnext: {next_}"
 
 # %% ../nbs/970_cli.ipynb #e9d60faf
-def data_of(coreset:Coreset, data, given:dict): # data: None, or where they are; given: what was typed
+def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, or where they are; given: what was typed
     "The data that a coreset was made from"
     recipe = {k:v for k,v in (coreset.meta.get('recipe') or {}).items() if k in options_of(load)}
     source = recipe.pop('source', None)
@@ -394,14 +398,14 @@ def data_of(coreset:Coreset, data, given:dict): # data: None, or where they are;
     return found
 
 # %% ../nbs/970_cli.ipynb #3fb08222
-def no_table(file):
+def no_table(file:str) -> None:
     "One sentence for who names a table where its coreset belongs"
     if is_table(file):
         raise ValueError(f"file: {file} is a table; `bpc distill {file} --label COLUMN`, with --model NAME for a regression, "
                          "makes a file of it that can be judged")
 
 # %% ../nbs/970_cli.ipynb #clievaltw2
-def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
+def bpc_evaluate(file:str, # a coreset, as `bpc distill` writes it
                  data:str=None, # where its data is, or what else to test on (default: as the coreset says)
                  evaluator:str='students', # who evaluates: one of `bpc list`
                  runs:int=None, # how many (default: 5 students, 5 networks for ridge, 1 posterior)
@@ -412,7 +416,7 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
                  control:bool=False, # random real images beside it
                  device:str='auto', # cpu, cuda or auto
                  json:bool=False, # print one JSON object
-                 **given):
+                 **given:Any) -> dict|str:
     "Evaluate a coreset by fresh students, a posterior or ridge regression; points by their posterior"
     no_table(file)
     for k in set.keys() & inspect.signature(evaluate).parameters:
@@ -433,14 +437,14 @@ def bpc_evaluate(file, # a coreset, as `bpc distill` writes it
     return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how
 
 # %% ../nbs/970_cli.ipynb #fc82b7f2
-def bpc_predictive(file, # a coreset, as `bpc distill` writes it
+def bpc_predictive(file:str, # a coreset, as `bpc distill` writes it
                    data:str=None, # where its data is, or what else to test on (default: as the coreset says)
                    protocol:str='hmc', # hmc, a-sghmc, either with -1 for temperature 1, or ensemble
                    net:str=None, # architecture of the chains (default: the coreset's own)
                    seed:int=0, # of starts and chains
                    device:str='auto', # cpu, cuda or auto
                    json:bool=False, # print one JSON object
-                   **given):
+                   **given:Any) -> dict|str:
     "Evaluate a coreset by the posterior that it stands for"
     no_table(file)
     choose(protocol, POSTERIORS, 'protocol')
@@ -469,10 +473,10 @@ def use_in_words(S:Coreset) -> dict:
 
 ABOUT = 'method','data','ipc','seed','net','select_evaluator','held_out','step','r','depth','rho','gamma' # what a file says, and is shown
 
-def bpc_show(file, # a coreset
+def bpc_show(file:str, # a coreset
              out:str=None, # PNG to write, CSV of a table's rows or TSV of sentences (default: beside the coreset)
              json:bool=False, # print one JSON object
-            ):
+            ) -> dict|str:
     "Say what is in a coreset file, and draw it"
     s = Coreset.load(file)
     space, p = space_of(s.x), s.pixels()
@@ -490,7 +494,7 @@ def bpc_show(file, # a coreset
 # %% ../nbs/970_cli.ipynb #274f818d
 def bpc_data(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
              json:bool=False, # print one JSON object
-             **given):
+             **given:Any) -> dict|str:
     "Say what was found in data: sizes, classes, counts"
     def read(**more): return data_from(data, dict(given), more)
     try: found = overview(read())
@@ -500,7 +504,7 @@ def bpc_data(data:str='digits', # a data set's name, a folder of class folders, 
     return found if json else as_lines(found)
 
 def bpc_list(json:bool=False, # print one JSON object
-            ):
+            ) -> dict|str:
     "Name all methods, data sets, networks, energies, protocols, decoders, evaluators, metrics, spaces, models"
     found = dict(
         methods=[*registry()],
@@ -524,7 +528,7 @@ def bpc_grid(file:str=None, # grid file (TOML)
              root:str=None, # where data sets are looked for
              device:str='auto', # cpu, cuda or auto
              json:bool=False, # print the grid's lines as one JSON list
-             **given):
+             **given:Any) -> list|str:
     "Run the cells of a grid file that have no line yet"
     results = given.get('results', 'results')
     if bool(file)==queue: raise ValueError("file: name a grid file, or give --queue alone")
@@ -540,10 +544,10 @@ def bpc_grid(file:str=None, # grid file (TOML)
     return '; '.join([f'{len(rows)} lines', *[said for said,n in left.items() if n]])
 
 # %% ../nbs/970_cli.ipynb #aee296ac
-def bpc_search(file, # search file (TOML): a grid file; lists of steps are rungs, of seed and fold repetitions, all others candidates
+def bpc_search(file:str, # search file (TOML): a grid file; lists of steps are rungs, of seed and fold repetitions, all others candidates
                device:str='auto', # cpu, cuda or auto
                json:bool=False, # print one JSON object
-               **given):
+               **given:Any) -> dict|str:
     "Look for a recipe on held-out images"
     try: rows = search(file, device=auto(device), progress=not json, **given)
     except KeyboardInterrupt:
@@ -556,13 +560,13 @@ def bpc_search(file, # search file (TOML): a grid file; lists of steps are rungs
 # %% ../nbs/970_cli.ipynb #ab0fdab3
 def bpc_rekey(results:str='results', # folder of lines and coresets
               json:bool=False, # print one JSON object
-             ):
+             ) -> dict|str:
     "Give result lines of earlier versions the names that this version looks for"
     new = rekey(results)
     return dict(renamed=new) if json else f"{len(new)} lines renamed in {results}" if new else f"all lines in {results} have their names"
 
 # %% ../nbs/970_cli.ipynb #6f86d752
-def bpc_transfer(file, # a coreset, as `bpc distill` writes it
+def bpc_transfer(file:str, # a coreset, as `bpc distill` writes it
                  nets:str='resnet18,vgg11,alexnet,mlp', # networks of the students; with options of their own, separated by ;
                  data:str=None, # where its data is (default: as the coreset says)
                  results:str='results', # folder of `transfer.jsonl`
@@ -573,7 +577,7 @@ def bpc_transfer(file, # a coreset, as `bpc distill` writes it
                  seed:int=0, # of the students
                  device:str='auto', # cpu, cuda or auto
                  json:bool=False, # print the lines as one JSON list
-                 **given):
+                 **given:Any) -> list|str:
     "Test a coreset with other networks than its own, once each"
     specs = nets.split(';' if ';' in nets or '=' in nets else ',')
     evaluator, protocol = who(evaluator, protocol)
@@ -598,7 +602,7 @@ def bpc_whole(data:str='digits', # a data set's name, a folder of class folders,
               seed:int=0, # of the students
               device:str='auto', # cpu, cuda or auto
               json:bool=False, # print one JSON object
-              **given):
+              **given:Any) -> dict|str:
     "Test students of all training images, once"
     r = whole_data(data_from(data, given), net, results, protocol, epochs, runs, seed, auto(device), progress=not json)
     how = "{runs} students of {n_train} images of {data}, {net}, protocol {protocol} ({epochs} epochs)".format(**r)
@@ -610,7 +614,7 @@ def bpc_teacher(data:str='digits', # a data set's name, a folder of class folder
                 experts:dict={}, # options of its training, e.g. epochs=40 (default: as in the chapter on teachers)
                 device:str='auto', # cpu, cuda or auto
                 json:bool=False, # print one JSON object
-                **given):
+                **given:Any) -> dict|str:
     "Make the teacher of a data set, or say how good it is"
     data = data_from(data, given)
     t = squeezed(data, network(net, data.shape, data.K), experts, auto(device), not json)
@@ -624,14 +628,14 @@ def bpc_teacher(data:str='digits', # a data set's name, a folder of class folder
     return as_lines(dict(teacher=f"{net} for {data.name}, {found['epochs']} epochs", accuracy=f"{100*right:.1f} % of {len(y)} {of} images"))
 
 # %% ../nbs/970_cli.ipynb #97t00003
-def bpc_relabel(file, # a coreset, as `bpc distill` writes it
+def bpc_relabel(file:str, # a coreset, as `bpc distill` writes it
                 out:str='labels.safetensors', # file of the labels
                 data:str=None, # where its data is (default: as the coreset says)
                 net:str=None, # architecture of the teacher, with batch normalisation (default: the images' if it has that, else a ConvNet)
                 experts:dict={}, # options of its training, e.g. epochs=40 (default: that of the images' teacher, or as in the chapter)
                 device:str='auto', # cpu, cuda or auto
                 json:bool=False, # print one JSON object
-                **given):
+                **given:Any) -> dict|str:
     "Store what a teacher says of a coreset's images, for `bpc evaluate FILE --evaluator soft --set labels=...`"
     S, how = Coreset.load(file), {k:given.pop(k) for k in options_of(relabelled) if k in given}
     data, device = data_of(images_alone(S), data, given), auto(device)
@@ -655,7 +659,7 @@ def bpc_poison(data:str='digits', # a data set's name, a folder of class folders
                out:str='poison.safetensors', # the coreset's file
                device:str='auto', # cpu, cuda or auto
                json:bool=False, # print one JSON object
-               **given):
+               **given:Any) -> dict|str:
     "Make an attack: images and a step that make trained networks forget a class"
     data = data_from(data, given)
     sound_attack(data, attacked, target, **given)
@@ -684,13 +688,13 @@ def inspection(found:dict, data:Data, net:str) -> str: # found: as `inspected` g
         'networks': f"{found['networks']} of {net}",
         'examples': f"{out}norm {found['norm']:.2f} of real ones, {100*found['agree']:.0f} % with the label of the nearest real one"})
 
-def bpc_inspect(file, # a coreset, from wherever it comes
+def bpc_inspect(file:str, # a coreset, from wherever it comes
                 data:str=None, # your own data (default: as the coreset says)
                 net:str=None, # architecture of the trained networks (default: the coreset's own)
                 experts:dict={}, # options of the trained networks, e.g. n=5,epochs=5 (default: n=5,seed=1)
                 device:str='auto', # cpu, cuda or auto
                 json:bool=False, # print one JSON object
-                **given):
+                **given:Any) -> dict|str:
     "Say what a coreset does to each class of networks trained on your data"
     S, how = Coreset.load(file), {k:given.pop(k) for k in options(inspected) if k in given}
     for k in how.keys() & {'lr','epochs'} if S.steps is not None else ():
@@ -705,8 +709,8 @@ def bpc_inspect(file, # a coreset, from wherever it comes
     raise ValueError('; '.join(bad))
 
 # %% ../nbs/970_cli.ipynb #a1c0de02
-def memory_data(source, into, given:dict, # what was typed; loses the options of `load`
-                method:str, n:int, minutes:float, device) -> tuple:
+def memory_data(source:str, into:str, given:dict, # what was typed; loses the options of `load`
+                method:str, n:int, minutes:float, device:str) -> tuple:
     "Data to remember, at the size of what is stored, and options of the method that fit the time"
     S, typed = recall(into).coreset, {k:given.pop(k) for k in loading() if k in given}
     if S is not None and S.x.ndim==4: typed.setdefault('size', tuple(S.x.shape[2:]))
@@ -715,7 +719,7 @@ def memory_data(source, into, given:dict, # what was typed; loses the options of
     if S is not None or not m.steps or {*DECISIVE} & {*given} or not without_recipe(method, source): return d, given
     return d, chosen(method, d, n, minutes, device).options | given
 
-def remembered(m, at, old:bool=False) -> str: # memory, folder of its state, whether nothing was new
+def remembered(m:Memory, at:Path, old:bool=False) -> str: # memory, folder of its state, whether nothing was new
     "What a memory holds, in lines for people"
     last, n = {} if old else m.history[-1]['new'], m.coreset.y.bincount(minlength=len(m.classes)).tolist()
     rows = [(c, len(m.seen[c]), last.get(c, 0), k) for c,k in zip(m.classes, n)]
@@ -736,7 +740,7 @@ def bpc_remember(data:str, # a data set's name, a folder of class folders, a .pa
                  seed:int=0, # of choice and learning
                  device:str='auto', # cpu, cuda or auto
                  json:bool=False, # print one JSON object
-                 **given):
+                 **given:Any) -> dict|str:
     "Add what is new in data to a memory that keeps a few images of each class"
     before, device = recall(into, budget=budget, method=method, per_class=per_class), auto(device)
     d, options = memory_data(data, into, given, before.method, before.per_class or 1, minutes, device)
@@ -747,7 +751,7 @@ def bpc_remember(data:str, # a data set's name, a folder of class folders, a .pa
     return dict(coreset=str(at/STATE), classes=[*m.classes], seen={k:len(v) for k,v in m.seen.items()}, history=[*m.history])
 
 # %% ../nbs/970_cli.ipynb #a1c0de05
-def bpc_rank(file, # networks and their training (TOML)
+def bpc_rank(file:str, # networks and their training (TOML)
              on:str=None, # the coreset that they are trained on
              data:str=None, # where its data is (default: as the coreset says)
              protocol:str='quick', # how they are trained, where the file does not say: one of `bpc list`
@@ -755,7 +759,7 @@ def bpc_rank(file, # networks and their training (TOML)
              top:int=10, # how many to show
              seed:int=0, # of the trainings
              json:bool=False, # print one JSON object
-             **given):
+             **given:Any) -> dict|str:
     "Rank networks by training them on a coreset and testing on validation images"
     if on is None: raise ValueError("on: networks are trained on a coreset; name its file with --on")
     some, S = networks_of(file), Coreset.load(on)
@@ -767,13 +771,13 @@ def bpc_rank(file, # networks and their training (TOML)
         f"\n{len(rows)} candidates, {runs} trainings each on {len(S.x)} examples; an order, no promise: train the first few on all data"
 
 # %% ../nbs/970_cli.ipynb #a1c0de06
-def bpc_audit(file, # a coreset, from wherever it comes
+def bpc_audit(file:str, # a coreset, from wherever it comes
               data:str=None, # your own data (default: as the coreset says)
               out:str=None, # the page (default: FILE with .html), and the same as JSON beside it
               net:str=None, # architecture of the students (default: the coreset's own)
               device:str='auto', # cpu, cuda or auto
               json:bool=False, # print one JSON object
-              **given):
+              **given:Any) -> dict|str:
     "Ask of a coreset what a careful user asks: one page, red where random real images are as good"
     if out and Path(out).suffix=='.json':
         raise ValueError(f"out: {out} is the name of the JSON file beside the page; name the page, as {Path(out).with_suffix('.html')}")
@@ -791,7 +795,7 @@ def bpc_audit(file, # a coreset, from wherever it comes
     return table(rows, ('', 'part', 'question', 'coreset', 'control')) + '\n' + said
 
 # %% ../nbs/970_cli.ipynb #cli-points-1
-def study_from(source, label, model, rows:int, columns:int, part:float, prior:float, seed:int) -> Study:
+def study_from(source:str, label:str|None, model:str|None, rows:int, columns:int, part:float, prior:float, seed:int) -> Study:
     "A table or a set, as it was typed"
     named = source in (*SETS, 'simulated')
     if named and label: raise ValueError(f"label: {source} has its own; leave it out")
@@ -799,7 +803,7 @@ def study_from(source, label, model, rows:int, columns:int, part:float, prior:fl
     return study(source, label, model, part=part, prior=prior, seed=seed, **(dict(N=rows, D=columns) if source=='simulated' else {}))
 
 # %% ../nbs/970_cli.ipynb #cli-points-4
-def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabetes or simulated
+def bpc_points(data:str, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabetes or simulated
                label:str=None, # column that the regression explains
                model:str=None, # logistic, multinomial, poisson or linear
                points:int=100, # how many
@@ -812,7 +816,7 @@ def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabe
                seed:int=0, # of rows put aside, the start and the draws
                out:str=None, # the file (default: runs/METHOD-NAME-POINTS-SEED/points.safetensors)
                json:bool=False, # print one JSON object
-              ):
+              ) -> dict|str:
     "Learn points with weights that stand for the rows of a table, for a regression"
     choose(method, POINT_METHODS, 'method')
     if points < 1: raise ValueError(f"points: found {points}; expected at least 1")
@@ -830,7 +834,8 @@ def bpc_points(data, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabe
     return as_lines(r) + f'\n{says}\nnext: bpc evaluate {out} --evaluator posterior, or bpc posterior {out}'
 
 # %% ../nbs/970_cli.ipynb #cli-points-2
-def points_and_rows(file, data, part=None) -> tuple: # data, part: None: as the file says; points, their study with all rows, in its units
+def points_and_rows(file:str, data:str|None, part:float=None, # data, part: None: as the file says
+                   ) -> tuple: # points, their study with all rows, in its units
     "Points and what they stand for"
     S, st, how = load_points(file)
     source, own = data or st.source, dict(part=how['part'] if part is None else part, prior=st.prior, seed=how['seed'])
@@ -841,14 +846,14 @@ def points_and_rows(file, data, part=None) -> tuple: # data, part: None: as the 
     return S, st._replace(rows=full.rows, test=full.test)
 
 # %% ../nbs/970_cli.ipynb #clinear2
-def bpc_near(file, # points, as `bpc distill TABLE --model NAME` writes them
+def bpc_near(file:str, # points, as `bpc distill TABLE --model NAME` writes them
              data:str=None, # the table (default: as the file says)
              evaluator:str='posterior', # who judges: posterior
              control:bool=False, # as many random rows with weights beside it
              draws:int=1000, # of each of four chains
              seed:int=0, # of the chains
              json:bool=False, # print one JSON object
-            ):
+            ) -> dict|str:
     "Measure how near the posterior of points is to that of all rows"
     if evaluator!='posterior': raise ValueError(f"evaluator: points of a regression are judged by 'posterior', not {evaluator!r}")
     S, st = points_and_rows(file, data)
@@ -864,7 +869,8 @@ def bpc_near(file, # points, as `bpc distill TABLE --model NAME` writes them
     return table([*zip(*cols)], head) + f'\n{how}'
 
 # %% ../nbs/970_cli.ipynb #cli-points-3
-def said_of_rows(st:Study, p:dict, y=None) -> tuple: # p: of `predict_rows`; y: labels, if known; (head, rows, of what the interval is)
+def said_of_rows(st:Study, p:dict,
+                 y:Tensor=None) -> tuple: # p: of `predict_rows`; y: labels, if known; (head, rows, of what the interval is)
     "A row for each row that was predicted"
     mean, low, high = p['mean'], p['low'], p['high']
     guess = [st.classes[k] for k in mean.argmax(1).tolist()] if st.classes else None
@@ -878,14 +884,14 @@ def said_of_rows(st:Study, p:dict, y=None) -> tuple: # p: of `predict_rows`; y: 
     return head, [*zip(*cols)], 'that probability' if st.classes else 'a new label'
 
 # %% ../nbs/970_cli.ipynb #cliinterv2
-def bpc_intervals(file, # points, as `bpc distill TABLE --model NAME` writes them
+def bpc_intervals(file:str, # points, as `bpc distill TABLE --model NAME` writes them
                   data:str=None, # rows to predict, with or without their labels (default: those that were put aside)
                   level:float=.9, # of the intervals
                   out:str=None, # a .csv of all predictions
                   draws:int=500, # of each of four chains
                   seed:int=0, # of chains and labels
                   json:bool=False, # print one JSON object
-                 ):
+                 ) -> dict|str:
     "Predict rows of a table by the posterior of points, with intervals"
     if not 0 < level < 1: raise ValueError(f"level: found {level}; expected a part between 0 and 1, such as 0.9")
     S, st = points_and_rows(file, data, None if data is None else 0) # in the table's own order
@@ -914,7 +920,7 @@ def said_of(st:Study, seconds:float) -> str:
     return '\n'.join(of + [f"{k}: standardised, ({k} - {u['mean']:.4g})/{u['sd']:.4g}" for k,u in st.units.items()])
 
 # %% ../nbs/970_cli.ipynb #cliposter2
-def bpc_posterior(data, # points, or a table or set as in `bpc distill --model`
+def bpc_posterior(data:str, # points, or a table or set as in `bpc distill --model`
                   label:str=None, # column that the regression explains
                   model:str=None, # logistic, multinomial, poisson or linear
                   prior:float=None, # deviation of every parameter, in units of standardised columns (default: 1, or the points' own)
@@ -925,7 +931,7 @@ def bpc_posterior(data, # points, or a table or set as in `bpc distill --model`
                   seed:int=0, # of the chains
                   out:str=None, # a .nc file for ArviZ
                   json:bool=False, # print one JSON object
-                 ):
+                 ) -> dict|str:
     "Draw from the posterior of a regression, of all rows of a table or of points"
     if out and with_arviz() and Path(out).suffix!='.nc': raise ValueError(f'out: {out} is no place for draws; name a .nc file')
     if Path(data).suffix=='.safetensors' or is_points(data):
@@ -950,7 +956,7 @@ def bpc_zoo(data:str=None, # print the card of one, else list all
             ipc:int=1, # images per class
             update:bool=False, # copy the best coresets of the book's results into the package
             json:bool=False, # print one JSON object
-           ):
+           ) -> dict|str:
     "Coresets that come with the package"
     if update: update_zoo()
     if data: return card(data, ipc) if json else described(card(data, ipc))
@@ -963,7 +969,7 @@ def bpc_zoo(data:str=None, # print the card of one, else list all
 
 def bpc_tables(results:str=None, # folder of lines (default: that of the checkout)
                json:bool=False, # print one JSON object
-              ):
+              ) -> dict|str:
     "The papers' tables beside ours, as Markdown"
     found = all_tables(results or RESULTS)
     if json: return {t:[head, *rows] for t,(head,rows) in found.items()}
@@ -972,7 +978,7 @@ def bpc_tables(results:str=None, # folder of lines (default: that of the checkou
 # %% ../nbs/970_cli.ipynb #553aedbd
 DEMO = dict(every=200, select_runs=2, experts=dict(n=6, epochs=15)) # less than the recipe for digits
 
-def picture_of(real:Coreset, learned:Coreset, r:dict, path) -> str: # r: as `evaluate` gives it, with a control
+def picture_of(real:Coreset, learned:Coreset, r:dict, path:Path) -> str: # r: as `evaluate` gives it, with a control
     "Draw random images and learned ones, and what students learn from them"
     says = '{} images, one per class: students of them get {:.0f} % of the test images right'
     rows = {says.format(k, 100*r['accuracy_mean'+w]):S.pixels() for k,w,S in (('Random real','_random',real), ('Learned','',learned))}
@@ -983,7 +989,8 @@ def picture_of(real:Coreset, learned:Coreset, r:dict, path) -> str: # r: as `eva
 def bpc_demo(out:str=None, # the run's folder (default: runs/demo, made anew each time)
              seed:int=0, # of the start, the draws and the students
              device:str='auto', # cpu, cuda or auto
-             json:bool=False): # print one JSON object
+             json:bool=False, # print one JSON object
+            ) -> dict|str:
     "The main job on scikit-learn's digits: ten images, measured"
     began, data, device = time.perf_counter(), load('digits'), auto(device)
     if out is None: Path('runs/demo/checkpoint.safetensors').unlink(missing_ok=True)
@@ -1028,7 +1035,7 @@ def flags_of(command:str) -> list: # a name in `COMMANDS`
 
 def bpc_completion(shell:str='bash', # or zsh
                    json:bool=False, # print one JSON object
-                  ):
+                  ) -> dict|str:
     "Print a script that completes the words of `bpc` in a shell"
     choose(shell, ('bash','zsh'), 'shell')
     flags = {c:flags_of(c) for c in COMMANDS}
@@ -1100,13 +1107,13 @@ COMMANDS = dict(
 # %% ../nbs/970_cli.ipynb #cli-of-models
 OF_MODELS = dict(distill=Command(bpc_points, 'data'), evaluate=Command(bpc_near, 'file'), predictive=Command(bpc_intervals, 'file'))
 
-def of_model(command:str, words) -> bool:
+def of_model(command:str, words:list) -> bool:
     "Whether the words are about a regression: a model, or a file of points"
     if command=='distill': return any(w.partition('=')[0]=='--model' for w in words)
     return command in OF_MODELS and any(is_points(w) for w in words if Path(w).suffix=='.safetensors')
 
 # %% ../nbs/970_cli.ipynb #5b39cc3a
-def take_word(p:Parser, o:Option):
+def take_word(p:Parser, o:Option) -> None:
     "Add the argument that is typed without a name"
     needed, name = o.default is inspect.Parameter.empty, o.name.upper()
     p.usage = p.usage.replace('[OPTIONS]', f"{name if needed else f'[{name}]'} [OPTIONS]")
@@ -1136,7 +1143,7 @@ def parser(command:str, # a name in `COMMANDS`
     return p
 
 # %% ../nbs/970_cli.ipynb #3836893e
-def method_in(command:str, words) -> str|None: # None: the command takes no method
+def method_in(command:str, words:list) -> str|None: # None: the command takes no method
     "The method that is typed, or else the default"
     if not (o := options(choose(command, COMMANDS, 'command').f).get('method')): return
     p = Parser(add_help=False, allow_abbrev=False)
@@ -1145,7 +1152,7 @@ def method_in(command:str, words) -> str|None: # None: the command takes no meth
 
 # %% ../nbs/970_cli.ipynb #25a83a2e
 def spoken(said:str, # one sentence
-           names, # of the command's options
+           names:list|tuple, # of the command's options
           ) -> str:
     "`size=16` in the words of the command line: `--size 16`"
     def flag(m):
@@ -1157,7 +1164,7 @@ def spoken(said:str, # one sentence
 # %% ../nbs/970_cli.ipynb #25675ce5
 dumps = partial(json.dumps, default=str)
 
-def usage():
+def usage() -> str:
     "Name the commands"
     each = '\n'.join(f'  {k:10} {c.f.__doc__}' for k,c in COMMANDS.items())
     more = 'bpc COMMAND --help lists the options of one; --version says which version this is'
@@ -1171,7 +1178,7 @@ def recipes_of(method:str) -> str:
     about = f'{method}: {inspect.getdoc(m.make)}.\nUse it {m.when}.'
     return '\n' + '\n'.join([about, *([f'\nrecipes of {method}, which go before these defaults:', *each] if each else [])]) + '\n'
 
-def parse(argv) -> tuple: # (function, its arguments, names of the command's options)
+def parse(argv:list) -> tuple: # (function, its arguments, names of the command's options)
     "Read a command line"
     if not argv or argv[0] in ('-h','--help','help'): return usage, {}, ()
     if argv[0]=='--version': return lambda: __version__, {}, ()
@@ -1187,7 +1194,7 @@ def parse(argv) -> tuple: # (function, its arguments, names of the command's opt
 # where no chapter says more
 NO_MEMORY = "take smaller images (size=), a narrower network or fewer students (runs=), or start fewer processes"
 
-def main(argv=None): # words of the command line; None: as typed
+def main(argv:list=None) -> int: # words of the command line; None: as typed
     "Run one command: exit code 0, 2 for bad input, 1 for everything else"
     argv, names, place = sys.argv[1:] if argv is None else list(argv), (), Place()
     def say(said, *_, **__):

@@ -8,30 +8,31 @@ __all__ = ['exact', 'functions', 'pair', 'agreement', 'total_variation', 'width'
 
 # %% ../nbs/330_closeness.ipynb #fa4bdb42
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from .evaluate import predict
 from .metrics import entropy, summary
 from .networks import Network
 from .show import figure, tidy
-from .toy import kl, wasserstein_squared
+from .toy import Gaussian, kl, wasserstein_squared
 
 # %% ../nbs/330_closeness.ipynb #d6504cbd
-def exact(p, # `Gaussian`, the data's posterior
-          q, # `Gaussian`, the coreset's
+def exact(p:Gaussian, # the data's posterior
+          q:Gaussian, # the coreset's
          ) -> dict: # nats, nats, and a distance in parameters
     "Both divergences and the Wasserstein distance of two Gaussian posteriors"
     return dict(kl_forward=kl(p, q).item(), kl_reverse=kl(q, p).item(), wasserstein=wasserstein_squared(p, q).clamp(min=0).sqrt().item())
 
 # %% ../nbs/330_closeness.ipynb #143e46dc
-def functions(net:Network, thetas, # (D,P)
-              x, # test images (N,C,H,W)
-              of, # images that normalisation layers take their statistics from
+def functions(net:Network, thetas:Tensor, # (D,P)
+              x:Tensor, # test images (N,C,H,W)
+              of:Tensor, # images that normalisation layers take their statistics from
              ) -> Tensor: # (D,N,K) float64
     "What every draw says about every image"
     return torch.stack([predict(net, t, x, net.stats(t, of)).double().cpu() for t in thetas])
 
-def pair(P, Q): # (D,N,K), (D',N,K)
+def pair(P:Tensor, Q:Tensor) -> tuple: # (D,N,K), (D',N,K)
     "One sentence where they cannot be compared"
     for name,F in dict(P=P, Q=Q).items():
         if F.ndim!=3 or len(F)<2: raise ValueError(f"{name}: found shape {tuple(F.shape)}; expected (D,N,K), at least two draws")
@@ -42,22 +43,22 @@ def pair(P, Q): # (D,N,K), (D',N,K)
     return P.double(), Q.double()
 
 # %% ../nbs/330_closeness.ipynb #9da8f5ed
-def agreement(P, Q): # (D,N,K) each
+def agreement(P:Tensor, Q:Tensor) -> float: # (D,N,K) each
     "Share of images on which the two predictives give the same answer"
     return (P.mean(0).argmax(-1)==Q.mean(0).argmax(-1)).double().mean().item()
 
-def total_variation(P, Q): # (D,N,K) each; (N,)
+def total_variation(P:Tensor, Q:Tensor) -> Tensor: # (D,N,K) each; (N,)
     "Between the two predictives, for each image"
     return (P.mean(0) - Q.mean(0)).abs().sum(-1)/2
 
 # %% ../nbs/330_closeness.ipynb #567c96b3
-def width(F): # (D,N,K); (N,), nats
+def width(F:Tensor) -> Tensor: # (D,N,K); (N,), nats
     "How much the draws disagree about each image: mutual information of label and network"
     H = lambda p: torch.special.entr(p).sum(-1)
     return (H(F.mean(0)) - H(F).mean(0)).clamp(min=0)
 
 # %% ../nbs/330_closeness.ipynb #e3b3727e
-def mmd2(P, Q, # (D,N,K), (D',N,K)
+def mmd2(P:Tensor, Q:Tensor, # (D,N,K), (D',N,K)
          h:float=None, # scale of the kernel; None: median distance
         ) -> float:
     "Unbiased squared maximum mean discrepancy in function space"
@@ -70,7 +71,7 @@ def mmd2(P, Q, # (D,N,K), (D',N,K)
     return (off(k[:n,:n]) + off(k[n:,n:]) - 2*k[:n,n:].mean()).item()
 
 # %% ../nbs/330_closeness.ipynb #20532c46
-def proxies(P, Q, # (D,N,K), (D',N,K)
+def proxies(P:Tensor, Q:Tensor, # (D,N,K), (D',N,K)
            ) -> dict:
     "Distances of two posteriors in function space"
     P, Q = pair(P, Q)
@@ -78,8 +79,8 @@ def proxies(P, Q, # (D,N,K), (D',N,K)
     return dict(agreement=agreement(P, Q), total_variation=total_variation(P, Q).mean().item(), mmd2=mmd2(P, Q),
                 width_p=narrow.mean().item(), width_q=wide.mean().item(), too_wide=(wide>narrow).double().mean().item())
 
-def closeness(P, Q, # (D,N,K), (D',N,K) on the same images
-              y=None, # labels (N,), where there are any
+def closeness(P:Tensor, Q:Tensor, # (D,N,K), (D',N,K) on the same images
+              y:Tensor=None, # labels (N,), where there are any
              ) -> dict: # plain values
     "How near q is to p, how near p is to itself, and the metrics of both"
     P, Q = pair(P, Q)
@@ -90,16 +91,17 @@ def closeness(P, Q, # (D,N,K), (D',N,K) on the same images
     return out | dict(draws_p=len(P), draws_q=len(Q), n_images=P.shape[1])
 
 # %% ../nbs/330_closeness.ipynb #208400b9
-def strangeness(F, G): # (D,N,K) on ordinary images, (D,N',K) on strange ones
+def strangeness(F:Tensor, G:Tensor) -> float: # (D,N,K) on ordinary images, (D,N',K) on strange ones
     "Chance that a strange image has the larger entropy: area under the ROC curve; 0.5 tells nothing"
     a, b = (torch.special.entr(T.mean(0)).sum(-1) for T in (F, G))
     below, through = (torch.searchsorted(a.sort().values, b, right=r).double() for r in (False, True))
     return ((below + through)/2).mean().item()/len(a)
 
 # %% ../nbs/330_closeness.ipynb #d155c262
-def show_widths(P, Q, # (D,N,K), on the same images
-                y, # (N,), by which images are grouped
-                classes=()): # names of the groups
+def show_widths(P:Tensor, Q:Tensor, # (D,N,K), on the same images
+                y:Tensor, # (N,), by which images are grouped
+                classes=(), # names of the groups
+               ) -> Figure:
     "Where q is too wide or too narrow"
     P, Q = pair(P, Q)
     a, b, tv = width(P), width(Q), total_variation(P, Q)

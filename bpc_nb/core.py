@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Any, Callable, Collection, Iterator, NamedTuple
 
 import torch
 from PIL import Image
@@ -29,10 +29,10 @@ from torch.utils.data import TensorDataset
 from . import __version__
 
 # %% ../nbs/000_core.ipynb #a13f3759
-def choose(name, # what was asked for
-           options, # a dict, or any collection of names
+def choose(name:Any, # what was asked for
+           options:Collection, # a dict, or any collection of names
            what:str, # the argument's name, for the sentence
-          ):
+          ) -> Any:
     "`options[name]`, or one sentence that names the nearest match"
     if name in options: return options[name] if isinstance(options, dict) else name
     near = difflib.get_close_matches(str(name), [str(o) for o in options], 1, .5)
@@ -52,19 +52,19 @@ class Transform(NamedTuple):
         x = (pixels - self.mean)/self.std
         return x if self.white is None else ((x.flatten(1) - self.centre)@self.white).view_as(x)
 
-    def inverse(self, x:Tensor): # (B,C,H,W)
+    def inverse(self, x:Tensor) -> Tensor: # (B,C,H,W)
         "Back to pixels; values outside [0,1] are kept"
         if self.white is not None: x = (x.flatten(1)@self.colour + self.centre).view_as(x)
         return x*self.std + self.mean
 
-    def to(self, device):
+    def to(self, device:str) -> 'Transform':
         "The same map on another device"
         return Transform(*(t if t is None else t.to(device) for t in self))
 
 # %% ../nbs/000_core.ipynb #4a479956
-def write_atomic(path, # where the file shall be
+def write_atomic(path:str|Path, # where the file shall be
                  write:Callable, # `(temporary path) -> None`
-                ):
+                ) -> None:
     "Write a file whole or not at all: an earlier one at `path` survives every failure"
     path, tmp = Path(path), None
     try:
@@ -92,12 +92,12 @@ class Decoder(NamedTuple):
     see: Callable   # stored (M,C,H,W) -> examples (times*M,C,H,W), those of an image together
     store: Callable # examples -> stored
 
-def quarters(x:Tensor): # (M,C,H,W) -> (4*M,C,H,W)
+def quarters(x:Tensor) -> Tensor: # (M,C,H,W) -> (4*M,C,H,W)
     "The four quarters of every image, each enlarged to full size (factor 2)"
     halves = [t for rows in x.chunk(2, -2) for t in rows.chunk(2, -1)]
     return F.interpolate(torch.stack(halves, 1).flatten(0, 1), x.shape[-2:], mode='bilinear')
 
-def packed(x:Tensor): # (4*M,C,H,W) -> (M,C,H,W)
+def packed(x:Tensor) -> Tensor: # (4*M,C,H,W) -> (M,C,H,W)
     "Four images reduced to half their size, as the quarters of one"
     if x.shape[-2]%2 or x.shape[-1]%2: raise ValueError("decode: factor2 halves the sides of images, "
                                                         f"and {x.shape[-2]}x{x.shape[-1]} pixels cannot be halved; take decode='identity'")
@@ -122,26 +122,26 @@ class Coreset(NamedTuple):
     init: int|None = None              # number of the initialisation that its networks begin with; None: any
     words: Tensor|None = None          # of sentences: vectors (V,D) of the words that `meta` names; None: others
 
-    def pixels(self, clamp:bool=False): # clamp: to what a display can show
+    def pixels(self, clamp:bool=False) -> Tensor: # clamp: to what a display can show
         "The images through the inverse transform, nominally in [0,1]; rows in the table's own units"
         p = self.transform.inverse(self.x) if self.kept is None else self.kept
         return p.clamp(0, 1) if clamp and p.ndim==4 else p
 
-    def whole(self):
+    def whole(self) -> 'Coreset':
         "Itself, or one sentence where its file does not hold the whitening matrix"
         if self.kept is None: return self
         raise ValueError("coreset: its file does not hold the whitening matrix; "
                          "give it the data's with coreset._replace(transform=data.transform, kept=None)")
 
-    def quantised(self): return in_8bit(self) # after a round trip through 8-bit pixels
-    def examples(self): return decoded(self)  # what students see
-    def dataset(self, space:str='pixels'): return as_dataset(self, space) # the same for torch; space: 'pixels' or 'model'
-    def save(self, path): write_atomic(path, lambda tmp: save_coreset(self, tmp))
+    def quantised(self) -> 'Coreset': return in_8bit(self) # after a round trip through 8-bit pixels
+    def examples(self) -> 'Coreset': return decoded(self)  # what students see
+    def dataset(self, space:str='pixels') -> TensorDataset: return as_dataset(self, space) # the same for torch; space: 'pixels' or 'model'
+    def save(self, path:str|Path) -> None: write_atomic(path, lambda tmp: save_coreset(self, tmp))
     @staticmethod
-    def load(path): return read_coreset(path)
+    def load(path:str|Path) -> 'Coreset': return read_coreset(path)
 
 # %% ../nbs/000_core.ipynb #c87c9d58
-def only_images(x:Tensor, what:str): # examples; what is asked for, with its verb
+def only_images(x:Tensor, what:str) -> None: # examples; what is asked for, with its verb
     "One sentence where examples are not images"
     if x.ndim!=4: raise ValueError(f"coreset: {what} made of images (M,C,H,W), and its examples are {tuple(x.shape)}; "
                                    "`save` keeps every kind, and `save_table` writes rows as CSV")
@@ -184,7 +184,7 @@ def as_dataset(S:Coreset, space:str) -> TensorDataset: # 'pixels' or 'model'
     return TensorDataset(*(t for t in (s.x if space=='model' else s.pixels(clamp=True), s.y, s.w) if t is not None))
 
 # %% ../nbs/000_core.ipynb #3d535064
-def of_each(t:Tensor|None, times:int, what:str): # labels or weights of examples
+def of_each(t:Tensor|None, times:int, what:str) -> Tensor|None: # labels or weights of examples
     "One for each stored image, or one sentence where its examples have not the same"
     if t is None or torch.equal(t, (first := t[::times]).repeat_interleave(times, 0)[:len(t)]): return None if t is None else first
     raise ValueError(f"decode: an image that holds {times} examples has one of their {what}, and these differ; take decode='identity'")
@@ -202,8 +202,8 @@ FORMAT = 4 # 3 had no words, 2 no init, 1 no decode, targets, steps
 USE = 'decode', 'targets', 'init' # beside the tensors, how a coreset is used
 
 def save_coreset(s:Coreset, # what to save
-                 path, # a `.safetensors` file
-                ):
+                 path:str|Path, # a `.safetensors` file
+                ) -> None:
     "Write tensors and metadata, no pickle"
     big = s.kept is not None or (s.transform.white is not None and s.transform.centre.numel() > 1024)
     t = s.transform._asdict() if not big else dict(mean=s.transform.mean, std=s.transform.std)
@@ -213,7 +213,7 @@ def save_coreset(s:Coreset, # what to save
     save_file({k:v.detach().cpu().contiguous() for k,v in tensors.items() if v is not None}, path, metadata=dict(bpc=json.dumps(head)))
 
 # %% ../nbs/000_core.ipynb #24877b05
-def read_coreset(path, # a `.safetensors` file
+def read_coreset(path:str|Path, # a `.safetensors` file
                 ) -> Coreset:
     "Read what `save_coreset` wrote, with one sentence for what is not that"
     if not Path(path).is_file():
@@ -237,16 +237,16 @@ def read_coreset(path, # a `.safetensors` file
                    words=t.get('words'), **{k:head[k] for k in USE if k in head})
 
 # %% ../nbs/000_core.ipynb #05be390a
-def image(pixels:Tensor): # (C,H,W) in [0,1]
+def image(pixels:Tensor) -> Image.Image: # (C,H,W) in [0,1]
     "An 8-bit picture, grey or colour"
     a = (pixels.detach().cpu()*255).round().byte().movedim(0, -1).numpy()
     return Image.fromarray(a[...,0] if a.shape[-1]==1 else a)
 
 # %% ../nbs/000_core.ipynb #5f76e4e0
 def save_png(s:Coreset, # what to draw
-             path, # a `.png` file
+             path:str|Path, # a `.png` file
              scale:int=4, # screen pixels per image pixel
-            ):
+            ) -> None:
     "All images in one PNG grid, a row per class when classes are equally large"
     only_images(s.x, 'a PNG grid is')
     p, ipc = F.pad(s.pixels(clamp=True), (0,1,0,1), value=1.), max(1, len(s.x)//max(1, len(s.classes)))
@@ -257,8 +257,8 @@ def save_png(s:Coreset, # what to draw
 
 # %% ../nbs/000_core.ipynb #e0109971
 def save_folder(s:Coreset, # what to write
-                folder, # gets one folder per class
-               ):
+                folder:str|Path, # gets one folder per class
+               ) -> None:
     "One 8-bit PNG for each image that students see, in class folders, as every image loader reads them"
     only_images(s.x, 'a folder of pictures is')
     if s.targets: raise ValueError("coreset: its labels are targets of a regression, which folders of classes cannot say; "
@@ -275,8 +275,8 @@ def save_folder(s:Coreset, # what to write
                  lambda tmp: Path(tmp).write_text('\n'.join(','.join(map(str, r)) for r in (head, *rows)) + '\n'))
 
 # %% ../nbs/000_core.ipynb #cb3d4e26
-def load_pt(images, # `.pt` file with a tensor (M,C,H,W)
-            labels, # `.pt` file with a tensor (M,) or (M,K)
+def load_pt(images:str|Path, # `.pt` file with a tensor (M,C,H,W)
+            labels:str|Path, # `.pt` file with a tensor (M,) or (M,K)
             transform:Transform=Transform(), # the one that was used to make them
             classes=(), # names of the classes
            ) -> Coreset:
@@ -302,16 +302,16 @@ class Algorithm(NamedTuple):
 
 # %% ../nbs/000_core.ipynb #5caf79b6
 def iterate(alg:Algorithm, # what to iterate
-            state, # where to start
+            state:Any, # where to start
             n:int, # number of steps
-            gen=None, # source of randomness
-           ): # yields the n visited states
+            gen:Generator=None, # source of randomness
+           ) -> Iterator: # yields the n visited states
     "Iterate `alg` from `state`"
     for _ in range(n): yield (state := alg.step(state, gen))
 
 # %% ../nbs/000_core.ipynb #731d34f1
 def stream(seed:int, # of the task
-           *name, # words and numbers that say what the draws are for
+           *name:Any, # words and numbers that say what the draws are for
            device='cpu', # where the draws are made
           ) -> Generator:
     "A generator for one named use: the same name gives the same draws, another name independent ones"
@@ -342,14 +342,14 @@ def no_memory(e:BaseException) -> bool:
     "Whether an error is a lack of memory, on the GPU or beside it"
     return isinstance(e, (MemoryError, torch.cuda.OutOfMemoryError)) or isinstance(e, RuntimeError) and any(s in str(e) for s in SIGNS)
 
-def free_mb(device) -> float:
+def free_mb(device:str|torch.device) -> float:
     "Memory that is free"
     if str(device)!='cpu': return torch.cuda.mem_get_info()[0]/1e6
     try: return next(int(l.split()[1]) for l in Path('/proc/meminfo').read_text().splitlines() if l.startswith('MemAvailable'))*1024/1e6
     except OSError: return float('inf')
 
 @contextmanager
-def within_memory(advice:str): # what is kept, how to go on, what to lower
+def within_memory(advice:str) -> Iterator: # what is kept, how to go on, what to lower
     "Say a lack of memory as one `MemoryError`; where contexts are nested, the innermost knows best"
     try: yield
     except Exception as e:

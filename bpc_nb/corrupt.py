@@ -27,58 +27,59 @@ from .metrics import accuracy, nll
 from .show import figure, tidy
 
 # %% ../nbs/340_corrupt.ipynb #ca5ddbbc
-def gaussian_noise(x, c, gen): # here and below: pixels (B,C,H,W) in [0,1], constants of the severity, generator
+def gaussian_noise(x:Tensor, c:float,
+                   gen:Generator) -> Tensor: # here and below: pixels (B,C,H,W) in [0,1], constants of the severity, generator
     return x + c*torch.randn(x.shape, generator=gen)
 
-def shot_noise(x, c, gen):
+def shot_noise(x:Tensor, c:float, gen:Generator) -> Tensor:
     return torch.poisson(x*c, generator=gen)/c
 
-def impulse_noise(x, c, gen):
+def impulse_noise(x:Tensor, c:float, gen:Generator) -> Tensor:
     hit, salt = torch.rand(2, *x.shape, generator=gen)
     return torch.where(hit<c, (salt<.5).float(), x)
 
 # %% ../nbs/340_corrupt.ipynb #0ecff829
-def brighten(x, c, gen=None):
+def brighten(x:Tensor, c:float, gen:Generator=None) -> Tensor:
     v = x.amax(1, keepdim=True)
     return torch.where(v>0, x/v.clamp(min=1e-8), 1.)*(v+c).clamp(max=1)
 
-def lower_contrast(x, c, gen=None):
+def lower_contrast(x:Tensor, c:float, gen:Generator=None) -> Tensor:
     mean = x.mean((2,3), keepdim=True)
     return (x - mean)*c + mean
 
 # %% ../nbs/340_corrupt.ipynb #4f3c4b7f
-def filtered(x, kernel): # (h,w), odd
+def filtered(x:Tensor, kernel:Tensor) -> Tensor: # (h,w), odd
     "Convolution of every channel, mirrored at the border"
     h, w = kernel.shape
     pad = F.pad(x, (w//2, w//2, h//2, h//2), mode='reflect')
     return F.conv2d(pad.flatten(0,1)[:,None], kernel.to(x)[None,None]).view(x.shape)
 
-def gauss(sigma, radius): # in pixels
+def gauss(sigma:float, radius:int) -> Tensor: # in pixels
     i = torch.arange(-radius, radius+1.)
     k = torch.exp(-i**2/(2*max(sigma, 1e-3)**2))
     return k/k.sum()
 
-def blurred(x, sigma, truncate=4.):
+def blurred(x:Tensor, sigma:float, truncate=4.) -> Tensor:
     k = gauss(sigma, min(int(truncate*sigma + .5), min(x.shape[2:])-1))
     return filtered(filtered(x, k[:,None]), k[None])
 
-def unit(x): return min(x.shape[2:])/32 # pixels of this image in one of CIFAR's
+def unit(x:Tensor) -> float: return min(x.shape[2:])/32 # pixels of this image in one of CIFAR's
 
 # %% ../nbs/340_corrupt.ipynb #7e025885
-def defocus_blur(x, c, gen=None):
+def defocus_blur(x:Tensor, c:tuple, gen:Generator=None) -> Tensor:
     r, soft = (v*max(1, unit(x)) for v in c)
     i = torch.arange(-ceil(r)-1, ceil(r)+2.)
     disk = (i[:,None]**2 + i**2 <= r**2).float()
     k = gauss(soft, 1)
     return filtered(x, F.conv2d((disk/disk.sum())[None,None], (k[:,None]*k)[None,None], padding=1)[0,0])
 
-def gather_pixels(x, rows, cols): # indices (B,H,W)
+def gather_pixels(x:Tensor, rows:Tensor, cols:Tensor) -> Tensor: # indices (B,H,W)
     "Pixels from elsewhere in the same image; beyond the border, the nearest"
     B, C, H, W = x.shape
     i = (rows.clamp(0, H-1)*W + cols.clamp(0, W-1)).view(B, 1, -1).expand(B, C, -1)
     return x.flatten(2).gather(2, i).view(x.shape)
 
-def glass_blur(x, c, gen):
+def glass_blur(x:Tensor, c:tuple, gen:Generator) -> Tensor:
     sigma, reach, passes = c[0]*unit(x), c[1], c[2]
     x = (blurred(x, sigma)*255).floor()/255
     B, _, H, W = x.shape
@@ -90,7 +91,7 @@ def glass_blur(x, c, gen):
     return blurred(x, sigma)
 
 # %% ../nbs/340_corrupt.ipynb #908ecf19
-def motion_blurred(x, radius, sigma, degrees): # pixels, pixels, angles (B,)
+def motion_blurred(x:Tensor, radius:float, sigma:float, degrees:Tensor) -> Tensor: # pixels, pixels, angles (B,)
     "Motion blur in one direction for each image"
     n = 2*ceil(radius) + 1
     k = torch.exp(-torch.arange(n)**2/(2*sigma**2))
@@ -101,11 +102,11 @@ def motion_blurred(x, radius, sigma, degrees): # pixels, pixels, angles (B,)
         out = out + weight*gather_pixels(x, h+dy, w+dx)
     return out
 
-def motion_blur(x, c, gen):
+def motion_blur(x:Tensor, c:tuple, gen:Generator) -> Tensor:
     return motion_blurred(x, c[0]*unit(x), c[1]*unit(x), 90*torch.rand(len(x), generator=gen) - 45)
 
 # %% ../nbs/340_corrupt.ipynb #b62d375a
-def zoomed(x, factor):
+def zoomed(x:Tensor, factor:float) -> Tensor:
     "The middle of an image, enlarged to its size"
     n = [ceil(s/factor) for s in x.shape[2:]]
     top, left = ((s-m)//2 for s,m in zip(x.shape[2:], n))
@@ -114,12 +115,12 @@ def zoomed(x, factor):
     top, left = ((b-s)//2 for b,s in zip(big.shape[2:], x.shape[2:]))
     return big[:,:,top:top+x.shape[2],left:left+x.shape[3]]
 
-def zoom_blur(x, c, gen=None):
+def zoom_blur(x:Tensor, c:float, gen:Generator=None) -> Tensor:
     factors = np.arange(1, 1+c, .01)
     return (x + sum(zoomed(x, f) for f in factors))/(len(factors)+1)
 
 # %% ../nbs/340_corrupt.ipynb #3594662c
-def plasma(B, size, decay, gen): # size: at least so many pixels
+def plasma(B:int, size:int, decay:float, gen:Generator) -> Tensor: # size: at least so many pixels
     "Fractal landscapes (B,size,size) from 0 to 1"
     n = 1<<(size-1).bit_length()
     m, step, wobble = torch.zeros(B, n, n), n, 100.
@@ -137,17 +138,17 @@ def plasma(B, size, decay, gen): # size: at least so many pixels
     return (m/m.amax((1,2), keepdim=True))[:,:size,:size]
 
 # %% ../nbs/340_corrupt.ipynb #f6e0059a
-def layer(x, decay, gen):
+def layer(x:Tensor, decay:float, gen:Generator) -> Tensor:
     return plasma(len(x), max(x.shape[2:]), decay, gen)[:,None,:x.shape[2],:x.shape[3]]
 
-def fog(x, c, gen):
+def fog(x:Tensor, c:tuple, gen:Generator) -> Tensor:
     most = x.amax((1,2,3), keepdim=True)
     return (x + c[0]*layer(x, c[1], gen))*most/(most + c[0])
 
-def frost(x, c, gen):
+def frost(x:Tensor, c:tuple, gen:Generator) -> Tensor:
     return c[0]*x + c[1]*layer(x, 1.5, gen)
 
-def snow(x, c, gen):
+def snow(x:Tensor, c:tuple, gen:Generator) -> Tensor:
     mean, std, zoom, least, radius, sigma, keep = c
     flakes = zoomed(mean + std*torch.randn(len(x), 1, *x.shape[2:], generator=gen), zoom)
     flakes = torch.where(flakes<least, 0., flakes).clamp(0, 1)
@@ -156,7 +157,7 @@ def snow(x, c, gen):
     return keep*x + (1-keep)*torch.maximum(x, grey*1.5 + .5) + flakes + flakes.rot90(2, (2,3))
 
 # %% ../nbs/340_corrupt.ipynb #1d268edf
-def elastic_transform(x, c, gen):
+def elastic_transform(x:Tensor, c:tuple, gen:Generator) -> Tensor:
     amount, smooth, wobble = (v*min(x.shape[2:]) for v in c)
     B, _, H, W = x.shape
     size = min(H, W)//3
@@ -172,16 +173,16 @@ def elastic_transform(x, c, gen):
     return look(x, grid + shift.movedim(1, -1))
 
 # %% ../nbs/340_corrupt.ipynb #9f335360
-def by_pillow(x, f): # f: an image to an image
+def by_pillow(x:Tensor, f:Callable) -> Tensor: # f: an image to an image
     "One image after the other"
     return torch.stack([torch.from_numpy(np.array(f(image(p)))).view(*x.shape[2:], -1).movedim(-1, 0) for p in x.clamp(0, 1)]).float()/255
 
-def pixelate(x, c, gen=None):
+def pixelate(x:Tensor, c:float, gen:Generator=None) -> Tensor:
     H, W = x.shape[2:]
     small = max(1, int(W*c)), max(1, int(H*c))
     return by_pillow(x, lambda im: im.resize(small, Image.BOX).resize((W,H), Image.BOX))
 
-def jpeg_compression(x, c, gen=None):
+def jpeg_compression(x:Tensor, c:int, gen:Generator=None) -> Tensor:
     def squeeze(im):
         im.save(f := BytesIO(), 'JPEG', quality=c)
         return Image.open(f)

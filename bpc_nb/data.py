@@ -12,7 +12,8 @@ __all__ = ['ZCA_LIMIT', 'Split', 'Data', 'draw', 'of_table', 'by_class', 'pairs'
 import hashlib, os, warnings
 from functools import cache
 from numbers import Real
-from typing import Callable, Iterable, NamedTuple
+from pathlib import Path
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from .core import Coreset, Transform, stream
 from .images import NAMED, as_labels, as_size, cached, read
 from .options import whole
 from .spaces import columns_of, space_of
-from .text import is_text, numbered, read_text, room, vectors_of, vocabulary
+from .text import Sentences, is_text, numbered, read_text, room, vectors_of, vocabulary
 from .vectors import is_table, numeric, read_table, table_files
 
 # %% ../nbs/110_data.ipynb #2259c823
@@ -44,13 +45,13 @@ class Data(NamedTuple):
     words: Tensor|None = None # of a text: vectors (V,D) of the words that `meta` names
 
     @property
-    def K(self): return len(self.classes)
+    def K(self) -> int: return len(self.classes)
     @property
-    def shape(self): return tuple(self.train.x.shape[1:])
+    def shape(self) -> tuple: return tuple(self.train.x.shape[1:])
     @property
-    def counts(self): return tuple(self.train.y.bincount(minlength=self.K).tolist())
+    def counts(self) -> tuple: return tuple(self.train.y.bincount(minlength=self.K).tolist())
 
-    def draw(self, ipc:int, gen:Generator): return draw(self, ipc, gen)
+    def draw(self, ipc:int, gen:Generator) -> Coreset: return draw(self, ipc, gen)
 
 # %% ../nbs/110_data.ipynb #f4d385cf
 def draw(data:Data, # where to draw from
@@ -126,8 +127,8 @@ def apart(y:Tensor, # labels (N,), training ones first
           folds:int, # otherwise: how many folds
           fold:int|None, # and which of them is the test part; None: 0
           gen:Generator, # source of randomness
-          classes, # names of the K classes
-         ): # indices of training and of test images, fold
+          classes:tuple|list, # names of the K classes
+         ) -> tuple: # indices of training and of test images, fold
     "The training and the test part"
     if n<len(y):
         if fold is not None:
@@ -145,7 +146,7 @@ def apart(y:Tensor, # labels (N,), training ones first
 def float_batches(x:Tensor, # (N,C,H,W) uint8 or float in [0,1]
                   i:Tensor, # which images
                   n:int=200, # images at a time
-                 ): # yields (B,C,H,W) float in [0,1]
+                 ) -> Iterator: # yields (B,C,H,W) float in [0,1]
     "Chosen images as floats, a few at a time"
     for j in i.split(n): yield x[j]/255 if x.dtype==torch.uint8 else x[j]
 
@@ -176,8 +177,8 @@ def whitening(xs:Iterable, # batches of normalised images (B,C,H,W)
     return {k:v.float() for k,v in dict(centre=s/n, white=V/root@V.T, colour=V*root@V.T).items()}
 
 # %% ../nbs/110_data.ipynb #f965fa30
-def fit(xs, # () -> batches of pixels (B,C,H,W)
-        shape, # (C,H,W)
+def fit(xs:Callable, # () -> batches of pixels (B,C,H,W)
+        shape:tuple, # (C,H,W)
         zca:bool, # whiten too?
         key:str='', # says which images they are: whitening of large ones is kept on disk
        ) -> Transform:
@@ -195,7 +196,7 @@ def fit(xs, # () -> batches of pixels (B,C,H,W)
 def apply(t:Transform, # what to apply
           xs:Iterable, # batches (B,C,H,W)
           N:int, # how many images they hold
-          shape, # (C,H,W)
+          shape:tuple, # (C,H,W)
          ) -> Tensor: # (N,C,H,W) float32
     "Transform batch by batch into one tensor"
     out, n = torch.empty(N, *shape), 0
@@ -212,9 +213,9 @@ def standardiser(x:Tensor, # training rows (N,D)
     std[std <= 1e-6*x.abs().amax(0)] = 1 # a constant column
     return Transform(*(torch.where(numbers, t, plain).float() for t,plain in ((mean, torch.zeros_like(mean)), (std, torch.ones_like(std)))))
 
-def read_rows(source, label:str, # a table, and its column of classes
+def read_rows(source:Any, label:str, # a table, and its column of classes
               given:dict, # options of images, which a table does not have
-             ): # name, tensors x and y, meta
+             ) -> tuple: # name, tensors x and y, meta
     "A table, as `read` reads images"
     if not table_files(source):
         raise ValueError(f"label: {label!r} is a column of a table (.csv, .tsv or .parquet), "
@@ -230,12 +231,12 @@ def read_rows(source, label:str, # a table, and its column of classes
             dict(n=n, classes=classes, checksum=check.hexdigest(), table=table))
 
 # %% ../nbs/110_data.ipynb #359e47d0
-def of_images(given:dict, source): # given: options by name
+def of_images(given:dict, source:str|Path) -> None: # given: options by name
     "One sentence for an option that sentences do not have"
     for k,v in given.items():
         if v: raise ValueError(f"{k}: found {v!r}, and {source} is a text; {k} is for images, leave it out")
 
-def parts_of(t, y:Tensor, held_out:float, folds:int, fold, seed:int, classes) -> tuple: # t: from `read_text`
+def parts_of(t:Sentences, y:Tensor, held_out:float, folds:int, fold:int|None, seed:int, classes:tuple) -> tuple: # t: from `read_text`
     "Indices of training, held-out and test sentences, fold"
     dev = torch.arange(t.n, t.n+t.dev)
     rest = torch.cat([torch.arange(t.n), torch.arange(t.n+t.dev, len(y))])
@@ -251,7 +252,8 @@ def share_of_rare(ids:Tensor) -> float: # (N,length), of test sentences
     "How many of their words have the vector of all rare words"
     return round((ids==1).sum().item()/max(1, (ids > 0).sum().item()), 4)
 
-def load_text(source, root, label, text, length, held_out, folds, fold, seed, **given) -> Data: # as in `load`
+def load_text(source:str|Path, root:str|None, label:str|None, text:str|None, length:int|None, held_out:float, folds:int,
+              fold:int|None, seed:int, **given:Any) -> Data: # as in `load`
     "Labelled sentences, split, their words as vectors"
     of_images(given, source)
     t = read_text(source, root, label, text)
@@ -270,11 +272,14 @@ def load_text(source, root, label, text, length, held_out, folds, fold, seed, **
     return Data(name, *(Split(words[ids[i]], y[i]) for i in parts), classes, Transform(), meta, words)
 
 # %% ../nbs/110_data.ipynb #e5fbf68f
-def origin(checksum, recipe): return f"{checksum} {[recipe.get(k) for k in ('held_out','seed','folds','fold')]}" # of the training images
-def limits(x): return [round(float(v)/(255 if x.dtype==torch.uint8 else 1), 4) for v in x.aminmax()] # darkest and brightest pixel
+def origin(checksum:str, recipe:dict) -> str: # of the training images
+    return f"{checksum} {[recipe.get(k) for k in ('held_out','seed','folds','fold')]}"
+
+def limits(x:Tensor) -> list: # darkest and brightest pixel
+    return [round(float(v)/(255 if x.dtype==torch.uint8 else 1), 4) for v in x.aminmax()]
 
 # %% ../nbs/110_data.ipynb #655415d5
-def recipe_of(source, *asked) -> dict: # options by name
+def recipe_of(source:Any, *asked:dict) -> dict: # options by name
     "What decides what is loaded, from plain values"
     path = os.fspath(source) if isinstance(source, (str,os.PathLike)) else None
     return dict(source=path) | {k:v for part in asked for k,v in part.items()}
@@ -288,7 +293,7 @@ def noted(name:str, meta:dict, recipe:dict, x:Tensor) -> dict: # meta: of the re
 
 # %% ../nbs/110_data.ipynb #401f6f8f
 def parted(name:str, x:Tensor, y:Tensor, meta:dict, # as `read` gives them
-           recipe:dict, held_out, folds, fold, seed, # as in `load`
+           recipe:dict, held_out:float, folds:int, fold:int|None, seed:int, # as in `load`
            table:dict) -> Data: # the column of classes; nothing where examples are images
     "Examples that were read, split and normalised"
     i, test, fold = apart(y, meta['n'], folds, fold, stream(seed, 'folds'), meta['classes'])
@@ -304,7 +309,7 @@ def parted(name:str, x:Tensor, y:Tensor, meta:dict, # as `read` gives them
 # %% ../nbs/110_data.ipynb #e79bcc4c
 def load(source='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of these
          root:str=None, # folder with the named sets; None: $BPC_DATA, else ~/.cache/bpc_nb/data
-         size=None, # images are resized to this height and width, int or (H, W)
+         size:int|tuple=None, # images are resized to this height and width, int or (H, W)
          zca:bool=False, # whiten too?
          held_out:float=.1, # part of every class to hold out of the training set
          folds:int=5, # where there is no test part: one of so many folds
@@ -332,7 +337,7 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
     return parted(name, x, y, meta, recipe, held_out, folds, fold, seed, dict(label=label) if rows else {})
 
 # %% ../nbs/110_data.ipynb #ee96d3e2
-def same(a:Transform, b:Transform): # bool
+def same(a:Transform, b:Transform) -> bool:
     "Do two transforms do the same?"
     return all((s is None)==(t is None) and (s is None or s.shape==t.shape and torch.allclose(s, t, atol=1e-6)) for s,t in zip(a,b))
 
@@ -362,7 +367,7 @@ def match(data:Data, # what a coreset is to be used with
     return data._replace(train=move(data.train), held=move(data.held), test=move(data.test), transform=t)
 
 # %% ../nbs/110_data.ipynb #657efdbb
-def same_table(data:Data, coreset:Coreset):
+def same_table(data:Data, coreset:Coreset) -> None:
     "One sentence for the first column in which two tables differ"
     if not ('table' in data.meta and 'table' in coreset.meta): return # the shapes decide
     ours, theirs = ({c.name:c for c in columns_of(m, 0)} for m in (coreset.meta, data.meta))
@@ -371,7 +376,7 @@ def same_table(data:Data, coreset:Coreset):
         if a!=b: raise ValueError(f"coreset: column {k!r} is {a} in its table, and {b} in {data.name}; "
                                   "both need the same columns and categories")
 
-def listed(names): return ', '.join(map(str, names[:3])) + (f', ... ({len(names)})' if len(names)>3 else '')
+def listed(names:tuple) -> str: return ', '.join(map(str, names[:3])) + (f', ... ({len(names)})' if len(names)>3 else '')
 
 def refit(data:Data, coreset:Coreset) -> Transform:
     "The transform of a coreset whose file does not hold its whitening matrix"

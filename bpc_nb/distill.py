@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from statistics import mode
-from typing import Annotated, Callable
+from typing import Annotated, Any, Callable
 
 from .auto import FORMATS, Fit, Format, fitted, unformatted
 from .core import DECODERS, Coreset, cache_folder, choose, provenance, registry, stored, stream, within_memory
@@ -39,7 +39,8 @@ def choices(net:Annotated[str, has_spec]='convnet', # architecture, e.g. convnet
             select_protocol:Annotated[str, one_of(PROTOCOLS)]='quick', # how they are trained
             select_evaluator:Annotated[str, one_of(evaluators)]='students', # who judges instead of students
             bf16:Format='auto', # convolutions and products in bfloat16; auto: where it is faster
-            compile:Format='auto'): # fuse what lies between them; auto: where there is a compiler, and it pays
+            compile:Format='auto', # fuse what lies between them; auto: where there is a compiler, and it pays
+           ) -> dict:
     "The options of a run that no other function has"
     return locals()
 
@@ -62,7 +63,8 @@ def wants(method:str, config:dict) -> frozenset:
     return registry()[method].wants(config) | (first.wants(defaults(first)) if first else frozenset())
 
 def no_idle(method:str, config:dict, # as `configure` gives it
-            experts=None, lr_labels=None, buffer=None): # as they were asked for
+            experts:dict=None, lr_labels:float=None, buffer:str=None, # as they were asked for
+           ) -> None:
     "One sentence for what was asked for and would change nothing; a recipe may have it"
     own = 'lr_labels' in parameters(registry()[method].make)
     if lr_labels is not None and config.get('labels', 'hard')=='hard' and not own:
@@ -78,7 +80,7 @@ def recipe(method:str, data:str, ipc:int) -> dict: # data: name of the data set
     name = data.split()[0]
     return r.get((None, None), {}) | r.get((name, None), {}) | r.get((name, ipc), {})
 
-def configure(method:str, data:str, ipc:int, **options) -> dict: # data: name of the data set
+def configure(method:str, data:str, ipc:int, **options:Any) -> dict: # data: name of the data set
     "Defaults, then the recipe, then `options`; an unknown name or a value out of range is an error, whoever wrote it"
     m = choose(method, registry(), 'method')
     known, written = known_to(m), recipe(method, data, ipc)
@@ -101,7 +103,7 @@ def of_space(method:str, data:Data, options:dict) -> dict:
     net = recipes.get((None, None), {}).get('net', default_net(data.shape))
     return dict(net=net) | recipes.get((space.name, None), {}) | given
 
-def usual(data:str, option:str): # data: name of the data set
+def usual(data:str, option:str) -> Any: # data: name of the data set
     "The value of an option that most methods' recipes have for a data set"
     return mode(configure(n, data, 1)[option] for n in registry())
 
@@ -113,7 +115,7 @@ def passes_of(config:dict, ipc:int, K:int) -> float: # config: as `configure` gi
     return (steps*(M*(config.get('L', 0) + 3) + K*config.get('real', 0))
             + looks*config['select_runs']*PROTOCOLS[config['select_protocol']]['epochs']*M)
 
-def fit_of_run(config:dict, data:Data, ipc:int, net:Network, device) -> Fit:
+def fit_of_run(config:dict, data:Data, ipc:int, net:Network, device:str) -> Fit:
     "How a run is computed on this machine"
     return fitted(net, data.shape, device, *(config[k] for k in FORMATS), passes_of(config, ipc, data.K))
 
@@ -131,7 +133,7 @@ def buffer_for(data:Data, net:Network, options:dict, device='cpu', progress=True
     m = len(made.complete)
     return made if m==made.index['n'] else buffer_for(data, net, options | dict(n=m), device, progress)
 
-def begin_with_others(folder:Path, what:dict): # what: from `describe`, in full
+def begin_with_others(folder:Path, what:dict) -> Buffer|None: # what: from `describe`, in full
     "Take over experts that differ in their number alone"
     for path in [] if (folder/'index.json').exists() else folder.parent.glob(folder.name.split('-')[0] + '-*/index.json'):
         with suppress(OSError, ValueError):
@@ -141,10 +143,10 @@ def begin_with_others(folder:Path, what:dict): # what: from `describe`, in full
 
 ALLOWED = dict.fromkeys(FORMATS, True) # what recipes said, and names of buffers with them, when formats were theirs to choose
 
-def short_name(what) -> str: return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+def short_name(what:dict) -> str: return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
 # %% ../nbs/410_distill.ipynb #80005733
-def enough_for(method:str, config:dict, buffer:Buffer|None):
+def enough_for(method:str, config:dict, buffer:Buffer|None) -> None:
     "One sentence for experts that are too few or too short"
     if buffer: return enough(len(buffer.complete))
     epochs = (options_of(make_experts) | config['experts'])['epochs']
@@ -153,7 +155,7 @@ def enough_for(method:str, config:dict, buffer:Buffer|None):
                          "lower T, or train them longer (experts' option epochs)")
 
 def task(method:str, data:Data, net:Network, config:dict, # config: as `configure` gives it
-         buffer=None, # experts; None: made or reused where they are wanted
+         buffer:Buffer=None, # experts; None: made or reused where they are wanted
          make:Callable=None, # `net -> experts`; None: `buffer_for`
          device='cpu', progress=True) -> Task:
     "The task of a configuration; what the method itself refuses is said before its experts are made"
@@ -181,19 +183,19 @@ def start_of(data:Data, ipc:int, config:dict, task:Task, l:Learner, seed:int=0, 
     return stored(S, config.get('decode', 'identity'))
 
 # %% ../nbs/410_distill.ipynb #755f4a8b
-def requested(method:str, data:Data, ipc:int, net:Network, seed:int, config:dict, buffer, streams:int) -> dict: # plain values
+def requested(method:str, data:Data, ipc:int, net:Network, seed:int, config:dict, buffer:Buffer|None, streams:int) -> dict: # plain values
     "What a run was asked for: its `config.json`"
     of = dict(method=method, data=data.name, checksum=data.meta['checksum'], recipe=data.meta['recipe'], ipc=ipc, seed=seed)
     return json.loads(json.dumps(of | config | dict(experts=unformatted(config['experts']), net=net.name, buffer=buffer and buffer.key,
                                                     streams=streams)))
 
-def some_held(data:Data):
+def some_held(data:Data) -> None:
     "One sentence where nothing is held out"
     if len(data.held.y): return
     raise ValueError(f"held_out: no {space_of(data.shape).item} of {data.name} is held out, and the coreset is chosen on these; "
                      "pass a larger held_out=, for example held_out=.25, or add images")
 
-def judged(data:Data, config:dict, net:Network, seed:int, device) -> Callable: # net: as this machine computes it
+def judged(data:Data, config:dict, net:Network, seed:int, device:str) -> Callable: # net: as this machine computes it
     "`coreset -> dict`: students, or another evaluator, on the held-out part"
     how = judged_by(config['select_evaluator'], config['select_protocol'])
     def judge(S):
@@ -207,7 +209,7 @@ def on_cpu(S:Coreset) -> Coreset: return S._replace(**{k:t.cpu() for k in ('x','
 def distill(method:str, # a name in `bpc list`
             data='digits', # what `load` takes, or what it returned
             ipc:int=1, # images per class
-            out=None, # the run's folder; None: a temporary one
+            out:str|Path=None, # the run's folder; None: a temporary one
             seed:int=0, # of start, draws and students
             resume:bool=False, # continue the run in `out`
             buffer:str=None, # folder of a trajectory buffer; None: made or reused as the recipe says
@@ -215,7 +217,7 @@ def distill(method:str, # a name in `bpc list`
             device:str='auto', # cpu, cuda or auto
             progress:bool=True, callback:Callable=None, # `(state, row)` after every look at the held-out part; true ends the run
             until:Callable=None, # `() -> whether time is up`: asked after every step; true ends the run with a look
-            **options) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
+            **options:Any) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
     "Learn a coreset: the best one on the held-out part"
     device, data = auto(device), data if isinstance(data, Data) else load(data)
     config = configure(method, data.name, ipc, **of_space(method, data, options))
@@ -244,8 +246,8 @@ def slower_by(n:float, l:Learner) -> Learner:
     "Own rates of what moves by example, divided as that of the images is"
     return l._replace(leaves={k:leaf._replace(lr=leaf.lr/n) if leaf.lr and leaf.each else leaf for k,leaf in l.leaves.items()})
 
-def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, streams:int, resume:bool, callback=None,
-        progress=True, until=None) -> Coreset:
+def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, streams:int, resume:bool, callback:Callable=None,
+        progress=True, until:Callable=None) -> Coreset:
     "Learn in a run's folder, from its start or from its checkpoint"
     every = {k:config[k] for k in LOOP if k in config}
     if config.get('scale')=='sum': l, every['lr'] = slower_by(n := len(S.examples().x), l), every['lr']/n # a sum is that much steeper

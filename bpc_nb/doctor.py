@@ -31,7 +31,7 @@ def required(package:str='bpc_nb', # an installed distribution
     of = lambda extra: [r for r in found if not r.marker or r.marker.evaluate(dict(extra=extra))]
     return {'': of('')} | {e:[r for r in of(e) if r not in of('')] for e in extras}
 
-def requirements_met(requirements) -> dict: # package -> its version (None: not installed), what is needed, whether that is so
+def requirements_met(requirements:list) -> dict: # package -> its version (None: not installed), what is needed, whether that is so
     "What is installed, beside what is needed"
     def one(r):
         try: v = version(r.name)
@@ -86,7 +86,7 @@ def wrong(f:dict) -> list: # of sentences
 # %% ../nbs/900_doctor.ipynb #0f08d178
 UNKNOWN = "what is needed is not known here: bpc_nb is not installed (pip install -e .), or the package packaging is not"
 
-def beside(name:str, version, needs:str, ok:bool) -> str: # as `requirements_met` gives them
+def beside(name:str, version:str|None, needs:str, ok:bool) -> str: # as `requirements_met` gives them
     "A package's version, and whether it satisfies what is needed"
     if version is None: return f"no {name}{needs}"
     return f"{name} {version}" + (f" ({'satisfies' if ok else 'does not satisfy'} {needs})" if needs else '')
@@ -103,7 +103,7 @@ def machine_report(f:dict) -> str:
                       f"data        {f['data'] or 'BPC_DATA is not set: ~/.cache/bpc_nb/data'}"])
 
 def bpc_doctor(json:bool=False, # print one JSON object
-              ):
+              ) -> dict|str:
     "Print versions, device, threads, compiler, caches, and what is wrong"
     f = machine_facts()
     bad = wrong(f)

@@ -9,7 +9,7 @@ __all__ = ['LOSSES', 'cross_entropy', 'soft', 'focal', 'margin', 'squared', 'wit
 # %% ../nbs/140_energy.ipynb #4293a62a
 from math import inf
 from numbers import Real
-from typing import Annotated, Callable
+from typing import Annotated, Any, Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -20,50 +20,50 @@ from .core import Coreset, choose
 from .options import Natural, NonNegative, check_all, one_of, parameters
 
 # %% ../nbs/140_energy.ipynb #2e6750d2
-def cross_entropy(logits, # (B,K)
-                  y, # (B,) int or (B,K) probabilities
-                 ): # (B,)
+def cross_entropy(logits:Tensor, # (B,K)
+                  y:Tensor, # (B,) int or (B,K) probabilities
+                 ) -> Tensor: # (B,)
     "Minus log probability of the label (Eq. 13, before the mean)"
     return F.cross_entropy(logits, y, reduction='none')
 
 # %% ../nbs/140_energy.ipynb #b5b78f84
-def soft(logits, y):
+def soft(logits:Tensor, y:Tensor) -> Tensor:
     "Labels as probabilities (B,K)"
     return y if y.is_floating_point() else F.one_hot(y, logits.shape[-1]).to(logits)
 
 # %% ../nbs/140_energy.ipynb #fa58f7e4
-def focal(logits, # (B,K)
-          y, # (B,) int or (B,K) probabilities
+def focal(logits:Tensor, # (B,K)
+          y:Tensor, # (B,) int or (B,K) probabilities
           gamma:float=2., # 0 is cross-entropy
-         ): # (B,)
+         ) -> Tensor: # (B,)
     "Cross-entropy in which well-classified images count less"
     logp = logits.log_softmax(-1)
     return -(soft(logits, y)*(1 - logp.exp())**gamma*logp).sum(-1)
 
 # %% ../nbs/140_energy.ipynb #a8056308
-def margin(logits, # (B,K)
-           y, # (B,) int or (B,K) probabilities
-          ): # (B,)
+def margin(logits:Tensor, # (B,K)
+           y:Tensor, # (B,) int or (B,K) probabilities
+          ) -> Tensor: # (B,)
     "Multi-class hinge: every other class should score at least 1 less; for soft labels its expectation"
     gap = (1 + logits[...,None,:] - logits[...,:,None]).relu() # [b,k,j]: label k against class j
     return (soft(logits, y)*(gap.sum(-1) - 1)).sum(-1)/logits.shape[-1]
 
 # %% ../nbs/140_energy.ipynb #515b74e7
-def squared(logits, # (B,K)
-            y, # (B,) int, or targets (B,K)
-           ): # (B,)
+def squared(logits:Tensor, # (B,K)
+            y:Tensor, # (B,) int, or targets (B,K)
+           ) -> Tensor: # (B,)
     "Half the squared distance to the targets; a label is a one-hot one"
     return ((logits - soft(logits, y))**2).sum(-1)/2
 
 LOSSES = dict(cross_entropy=cross_entropy, focal=focal, margin=margin, squared=squared)
 
 # %% ../nbs/140_energy.ipynb #3b87999a
-def with_gradient(value, *pairs): # scalar; gradients and their tensors, in turn
+def with_gradient(value:Tensor, *pairs:Tensor) -> Tensor: # scalar; gradients and their tensors, in turn
     "The number `value`, whose gradient in each tensor is the one beside it"
     return sum(((g.detach()*(t - t.detach())).sum() for g,t in zip(pairs[::2], pairs[1::2])), value.detach())
 
-def one_by_one(terms, # functions `(*tensors) -> scalar`
-               *tensors) -> tuple: # value, gradients in the tensors
+def one_by_one(terms:Iterable, # functions `(*tensors) -> scalar`
+               *tensors:Tensor) -> tuple: # value, gradients in the tensors
     "Sum of functions and its gradients, holding one graph at a time"
     ts, value, gs = [t.detach().requires_grad_() for t in tensors], 0., [0.]*len(tensors)
     for f in terms:
@@ -75,7 +75,9 @@ def learned(S:Coreset) -> dict: # field -> tensor
     "What of a coreset moves: images, and labels or weights that are learned"
     return dict(x=S.x) | {k:t for k in ('y','w') if (t := getattr(S, k)) is not None and t.requires_grad}
 
-def mean_over(f:Callable, S:Coreset, noises, n:int): # `(noise, coreset) -> scalar`; n of them, drawn one after the other -> scalar
+def mean_over(f:Callable, S:Coreset, # `(noise, coreset) -> scalar`
+              noises:Iterable, n:int, # n of them, drawn one after the other
+             ) -> Tensor: # scalar
     "The mean of a function over noise, and its gradient in what moves, holding one graph at a time"
     moving = learned(S)
     def term(e): return lambda *ts: f(e, S._replace(**dict(zip(moving, ts))))/n
@@ -85,8 +87,8 @@ def mean_over(f:Callable, S:Coreset, noises, n:int): # `(noise, coreset) -> scal
 # %% ../nbs/140_energy.ipynb #8b140e7a
 def by_block(f:Callable, # `(theta, *rows) -> scalar`, a sum over rows
              block:int, # rows at a time
-             theta, *rows, # tensors of one length: images, labels, weights
-            ): # scalar
+             theta:Tensor, *rows:Tensor, # tensors of one length: images, labels, weights
+            ) -> Tensor: # scalar
     "A sum over rows and its first derivatives, holding the graph of one block at a time"
     value, found, graph = 0., [], torch.is_grad_enabled()
     for some in zip(*(r.split(block) for r in rows)):
@@ -99,7 +101,7 @@ def by_block(f:Callable, # `(theta, *rows) -> scalar`, a sum over rows
     return with_gradient(value, *(v for pair in zip(grads, need) for v in pair))
 
 # %% ../nbs/140_energy.ipynb #2ae9fb34
-def multiple(name:str, v): # of the mean
+def multiple(name:str, v:Any) -> None: # of the mean
     "The rule of an energy's scale"
     if not (v in ('mean','sum') if isinstance(v, str) else isinstance(v, Real) and not isinstance(v, bool) and 0 < v < inf):
         raise ValueError(f"{name}: found {v!r}; expected 'mean', 'sum' or a number above 0")
@@ -129,20 +131,20 @@ def energy(apply:Callable, # `(theta, x) -> logits`
 
 # %% ../nbs/140_energy.ipynb #fcf6736d
 def contrast(E:Callable, # `(theta, coreset) -> scalar`
-             pos, # samples (n,P), or one (P,), of the data's posterior
-             neg, # samples of the coreset's posterior
+             pos:Tensor, # samples (n,P), or one (P,), of the data's posterior
+             neg:Tensor, # samples of the coreset's posterior
              coreset:Coreset, # S; its `x` may require a gradient
-            ): # scalar
+            ) -> Tensor: # scalar
     "Mean energy under the data's samples minus mean energy under the coreset's (Eq. 11)"
     mean = lambda thetas: torch.stack([E(t, coreset) for t in thetas.detach().view(-1, thetas.shape[-1])]).mean()
     return mean(pos) - mean(neg)
 
 # %% ../nbs/140_energy.ipynb #483e529b
 def gradient(E:Callable, # `(theta, coreset) -> scalar`
-             theta, # (P,), or (R,P)
-             *batch, # images, labels and, where there are any, weights; with a leading R for (R,P)
+             theta:Tensor, # (P,), or (R,P)
+             *batch:Tensor|None, # images, labels and, where there are any, weights; with a leading R for (R,P)
              at_once:bool=False, # one vectorised pass over the R networks
-            ): # the shape of `theta`; no graph is kept
+            ) -> Tensor: # the shape of `theta`; no graph is kept
     "Gradient of the energy in theta, for one network or R independent ones"
     if theta.ndim==2 and not (at_once and len(theta)>1): return torch.stack([gradient(E, *a) for a in zip(theta, *batch)])
     theta = theta.detach().requires_grad_()

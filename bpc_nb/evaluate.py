@@ -11,10 +11,10 @@ __all__ = ['SIAMESE', 'PROTOCOLS', 'GIVEN', 'EVALUATORS', 'in_order', 'fit_of', 
 import inspect
 from contextlib import contextmanager
 from functools import partial
-from typing import Callable
+from typing import Any, Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from .augment import augment as augmentation, suited
 from .core import DECODERS, Coreset, choose, label_kind, registry, stored, stream
@@ -38,8 +38,8 @@ PROTOCOLS = dict(
     mtt=dict(epochs=1000, lr=.01, augment=SIAMESE))  # MTT, and the published code of the paper
 
 # %% ../nbs/310_evaluate.ipynb #75e6bcb2
-def in_order(E:Callable, theta, # (R,P), fresh networks
-             tensors, # images, labels, weights or none
+def in_order(E:Callable, theta:Tensor, # (R,P), fresh networks
+             tensors:list, # images, labels, weights or none
              steps:Tensor, # step sizes (E,B): E epochs of B batches
              at_once:bool, tick:Callable=None) -> Tensor: # as in `students`
     "Students that take a coreset's own steps: plain descent, batch by batch, in order"
@@ -58,7 +58,8 @@ def fit_of(S:Coreset, loss:str='cross_entropy') -> str: # loss: for labels
     "The loss that fits a coreset: the squared one where its labels are targets of a regression"
     return 'squared' if S.targets else loss
 
-def beginning(S:Coreset, net:Network, *name) -> Tensor: # name: of the stream, where the coreset fixes no initialisation -> (P,)
+def beginning(S:Coreset, net:Network,
+              *name:Any) -> Tensor: # name: of the stream, where the coreset fixes no initialisation -> (P,)
     "Where a network of a coreset begins"
     return net.init(stream(*name) if S.init is None else stream(S.init, 'init')).to(S.x.device)
 
@@ -93,11 +94,11 @@ def students(coreset:Coreset, # what they see
 
 # %% ../nbs/310_evaluate.ipynb #931409f8
 @torch.no_grad()
-def predict(net:Network, theta, # (P,)
-            x, # images (N,C,H,W)
+def predict(net:Network, theta:Tensor, # (P,)
+            x:Tensor, # images (N,C,H,W)
             stats:dict=None, # of normalisation layers, from `net.stats`
             batch:int=500, # images at a time; makes no difference to the result
-           ): # (N,K)
+           ) -> Tensor: # (N,K)
     "Class probabilities, in batches"
     return torch.cat([net.apply(theta, b, stats).softmax(-1) for b in x.split(batch)])
 
@@ -168,7 +169,7 @@ def usable(S:Coreset) -> Coreset:
     return S
 
 # %% ../nbs/310_evaluate.ipynb #8f608dbb
-def examples_of(coreset:Coreset, device) -> Coreset:
+def examples_of(coreset:Coreset, device:str|torch.device) -> Coreset:
     "What students see of a coreset, on the device"
     S = coreset.examples()
     return S._replace(**{k:t.to(device) for k in ('x','y','w','steps') if (t := getattr(S, k)) is not None})
@@ -181,7 +182,7 @@ def without_steps(S:Coreset, evaluator:str) -> Coreset:
 
 def no_idle_protocol(S:Coreset, control:bool, # whether random images are judged beside it: they have no step sizes of their own
                      labels:str=None, # file of labels that are stored for the coreset
-                     **typed) -> Coreset: # name -> value; None: not asked for
+                     **typed:Any) -> Coreset: # name -> value; None: not asked for
     "The coreset, or one sentence for how students shall be trained where the coreset itself says it"
     if control and labels: raise ValueError("control: the stored labels are those of the coreset, and random images have none; "
                                             "leave control or labels= out")
@@ -191,7 +192,7 @@ def no_idle_protocol(S:Coreset, control:bool, # whether random images are judged
                              "leave it out")
     return S
 
-def matched(coreset, data, net) -> tuple: # as in `evaluate`
+def matched(coreset:Coreset, data:Data, net:Network|str|Callable|None) -> tuple: # as in `evaluate`
     "A coreset and data in one model space, and the network that the coreset was made with"
     data = match(data, usable(coreset))
     if coreset.kept is not None: coreset = coreset._replace(transform=data.transform, kept=None)
@@ -216,7 +217,7 @@ def facts(rows:list) -> dict:
 # %% ../nbs/310_evaluate.ipynb #738c0530
 @contextmanager
 def counted(runs:int, # of this process, over all stages
-            desc:str, show:bool):
+            desc:str, show:bool) -> Iterator:
     "A bar that appears with the first `tick(n, of)`; None where none is shown"
     bars = []
     def tick(n, of, **shown):
@@ -227,7 +228,7 @@ def counted(runs:int, # of this process, over all stages
         for b in bars: b.close()
 
 # %% ../nbs/310_evaluate.ipynb #151f381a
-def real_beside(S:Coreset, data:Data, ipc:int, gen) -> Coreset:
+def real_beside(S:Coreset, data:Data, ipc:int, gen:Generator) -> Coreset:
     "Random real images, at the same storage and from the same initialisation"
     r = stored(data.draw(ipc*DECODERS[S.decode].times, gen), S.decode)
     same = {k:S.meta[k] for k in ('net','experts','depth','rho','gamma') if k in S.meta} # what judges it judges them
@@ -243,13 +244,13 @@ def evaluate(coreset:Coreset, # what to judge
              data:Data, # whose test part is used; `part` says otherwise
              runs:int=None, # how many; None: as the evaluator says, 5 students
              protocol:str=None, # how students are trained: a name in `PROTOCOLS`, or of an evaluator that trains them; None: 'quick'
-             net=None, # a `Network`, a spec or a factory `(shape, K) -> nn.Module`; None: the one that the coreset was made with
+             net:Network|str|Callable=None, # a spec or a factory `(shape, K) -> nn.Module`; None: the one that the coreset was made with
              seed:int=0, # of the runs
              part:str='test', # 'test', or 'held' for selection
              control:bool=False, # random real images beside it
              eight_bit:bool=True, # the 8-bit round trip beside it, where there is one
              evaluator:str='students', device='cpu', progress:bool=False, # evaluator: a name in `evaluators()`
-             **options, # of the evaluator
+             **options:Any, # of the evaluator
             ) -> dict: # plain values
     "Metrics of a coreset by an evaluator, over several runs"
     evaluator, protocol = who(evaluator, protocol)

@@ -12,13 +12,14 @@ import hashlib, json, os, shutil
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Callable, NamedTuple
+from typing import Annotated, Any, Callable, Iterable, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Generator, Tensor
 from torch.nn import functional as F
+from tqdm.std import tqdm
 
 from .augment import Strategy, augment as augmentation, suited
 from .auto import FORMATS, Format, fitted, unformatted
@@ -33,8 +34,8 @@ from .ranks import dealt, once, world
 from .train import Trained, train
 
 # %% ../nbs/210_experts.ipynb #d96c11df
-def fetch_row(path, # a shard
-              row:int, size:int): # size: bytes of a row
+def fetch_row(path:Path, # a shard
+              row:int, size:int) -> None: # size: bytes of a row
     "Have the system bring the header and one row of a shard into its cache, and no more"
     if not hasattr(os, 'posix_fadvise'): return # elsewhere the system decides
     with open(path, 'rb') as f:
@@ -42,7 +43,7 @@ def fetch_row(path, # a shard
         for start,length in ((0, 4096), (n - (n//size - row)*size, size)): # rows end where the file ends
             os.posix_fadvise(f.fileno(), start, length, os.POSIX_FADV_WILLNEED)
 
-def read_row(path, row:int, size:int) -> Tensor: # as in `fetch_row`
+def read_row(path:Path, row:int, size:int) -> Tensor: # as in `fetch_row`
     "One checkpoint (P,) of a shard, in float32"
     try:
         fetch_row(path, row, size)
@@ -50,7 +51,7 @@ def read_row(path, row:int, size:int) -> Tensor: # as in `fetch_row`
     except (SafetensorError, FileNotFoundError):
         raise ValueError(f"buffer: {path} is missing or cut off; remove the group's files and run `bpc experts` again") from None
 
-def horizon(epochs:int, T:int, start, folder) -> tuple: # start: (first, last or None); folder: for the sentence
+def horizon(epochs:int, T:int, start:tuple, folder:str|Path) -> tuple: # start: (first, last or None); folder: for the sentence
     "The range of epochs that a pair may begin at"
     lo, hi = start
     hi = epochs - T + 1 if hi is None else min(hi, epochs - T + 1)
@@ -65,28 +66,28 @@ class Buffer(NamedTuple):
     index: dict # what it was made for, and how
 
     @property
-    def complete(self): # [(group, row)] of the experts whose trajectory is whole
+    def complete(self) -> list: # [(group, row)] of the experts whose trajectory is whole
         "The experts that can be drawn from"
         E,g = self.index['epochs'], self.index['group']
         sizes = [min(g, self.index['n'] - i*g) for i in range(-(-self.index['n']//g))]
         return [(i, r) for i,m in enumerate(sizes) if self.shard(i, E).exists() for r in range(m)]
 
     @property
-    def key(self): # two buffers with the same key hold the same trajectories, but for rounding
+    def key(self) -> str: # two buffers with the same key hold the same trajectories, but for rounding
         "A short name for what it was made for"
         what = {k:v for k,v in unformatted(self.index).items() if k!='made'}
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
-    def shard(self, group:int, epoch:int): return self.folder/f'g{group:03}_e{epoch:03}.safetensors'
+    def shard(self, group:int, epoch:int) -> Path: return self.folder/f'g{group:03}_e{epoch:03}.safetensors'
 
-    def read(self, expert, epoch:int): # expert: an entry of `complete`
+    def read(self, expert:tuple, epoch:int) -> Tensor: # expert: an entry of `complete`
         "One checkpoint (P,), in float32"
         group, row = expert
         return read_row(self.shard(group, epoch), row, self.index['P']*(2 if self.index['half'] else 4))
 
     def draw(self, gen:Generator, # source of randomness
              T:int=2, # horizon in epochs
-             start=(0, None)): # range of epochs k to start from; None: as late as T allows
+             start=(0, None)) -> tuple: # range of epochs k to start from; None: as late as T allows
         "A pair `(theta_k, theta_{k+T})` from a random trajectory (paper, section 4)"
         lo, hi = horizon(self.index['epochs'], T, start, self.folder)
         experts = self.complete
@@ -103,12 +104,12 @@ def of_data(data:Data) -> dict:
                 zca=data.transform.white is not None, N=len(data.train.y))
 
 # %% ../nbs/210_experts.ipynb #0ec01db7
-def describe(data:Data, net:Network, **options) -> dict:
+def describe(data:Data, net:Network, **options:Any) -> dict:
     "What a buffer is made for; two buffers are interchangeable when these agree"
     return dict(net=net.name, P=net.P, **of_data(data), **unformatted(options))
 
 # %% ../nbs/210_experts.ipynb #00fddedb
-def same_or_raise(have:dict, want:dict, folder):
+def same_or_raise(have:dict, want:dict, folder:str|Path) -> None:
     "One sentence that names the first difference"
     for k in want:
         if have.get(k) != want[k]:
@@ -117,7 +118,7 @@ def same_or_raise(have:dict, want:dict, folder):
                              f"choose another folder or use the same {what}")
 
 # %% ../nbs/210_experts.ipynb #00f01428
-def open_buffer(folder, # as `experts` wrote it
+def open_buffer(folder:str|Path, # as `experts` wrote it
                 data:Data=None, net:Network=None, # given: must be the ones that it was made for
                ) -> Buffer:
     "Open a buffer, or say what it was made for"
@@ -130,7 +131,7 @@ def open_buffer(folder, # as `experts` wrote it
     return Buffer(Path(folder), index)
 
 # %% ../nbs/210_experts.ipynb #b856cb60
-def write_epoch(buffer:Buffer, group:int, epoch:int, state:Trained):
+def write_epoch(buffer:Buffer, group:int, epoch:int, state:Trained) -> None:
     "Write one epoch of a group: what is needed to go on first, then the checkpoint"
     last = buffer.folder/f'g{group:03}_last.safetensors'
     done = epoch==buffer.index['epochs']
@@ -140,7 +141,7 @@ def write_epoch(buffer:Buffer, group:int, epoch:int, state:Trained):
     if done: last.unlink(missing_ok=True)
 
 # %% ../nbs/210_experts.ipynb #5880fe2b
-def resume(buffer:Buffer, group:int, rows, net:Network, seed:int, device):
+def resume(buffer:Buffer, group:int, rows:range, net:Network, seed:int, device:str|torch.device) -> tuple:
     "The last epoch of a group and its state: from the folder, or fresh networks at epoch 0"
     E, last = buffer.index['epochs'], buffer.folder/f'g{group:03}_last.safetensors'
     if buffer.shard(group, E).exists(): return E, None
@@ -154,7 +155,7 @@ def resume(buffer:Buffer, group:int, rows, net:Network, seed:int, device):
     return e, state
 
 # %% ../nbs/210_experts.ipynb #46636c62
-def enough(n:int):
+def enough(n:int) -> None:
     "One sentence for more ranks than trajectories"
     if world() > n: raise ValueError(f"n: {n} trajectories for {world()} ranks; each rank needs one of its own, "
                                      f"so train more of them (for distill: --experts n={world()}) or start at most {n} processes")
@@ -174,7 +175,7 @@ def claim(folder:Path, want:dict, any_group:bool,
 
 # %% ../nbs/210_experts.ipynb #0f73aa27
 @torch.no_grad()
-def look(net:Network, theta, # (P,)
+def look(net:Network, theta:Tensor, # (P,)
          held:Split, # held-out images
         ) -> dict:
     "How an expert does on some held-out images, for the bar"
@@ -183,7 +184,7 @@ def look(net:Network, theta, # (P,)
                 held_out=f'{(logits.argmax(1)==y).float().mean().item():.3f}') if len(y) else {}
 
 # %% ../nbs/210_experts.ipynb #d4340959
-def trainer(net:Network, shape, o:dict, device) -> Callable: # o: options of `experts`; `(state, tensors, epochs, gens)` -> states
+def trainer(net:Network, shape:tuple, o:dict, device:str) -> Callable: # o: options of `experts`; `(state, tensors, epochs, gens)` -> states
     "How experts are trained"
     E, at_once = energy(accelerate(net, o['bf16'], o['compile']).apply, o['loss']), together(net, device)
     aug = augmentation(suited(o['augment'], shape)) if o['augment'] else None
@@ -191,10 +192,10 @@ def trainer(net:Network, shape, o:dict, device) -> Callable: # o: options of `ex
     return lambda state, xy, epochs, gens: train(E, state, xy, epochs, gens, o['batch'], aug, o['part'], at_once=at_once, **rates)
 
 def train_group(buffer:Buffer, go:Callable, net:Network, # go: of `trainer`
-                xy, # training images and labels, on the device
+                xy:list, # training images and labels, on the device
                 held:Split, # held-out images, for the bar
                 after:Callable|None, # as in `experts`
-                g:int, bar): # number of the group; of `progress`
+                g:int, bar:tqdm) -> None: # number of the group; of `progress`
     "Train one group to its last epoch, with a checkpoint after each"
     o, device = buffer.index, xy[0].device
     rows = range(g*o['group'], min(o['n'], (g+1)*o['group']))
@@ -212,7 +213,7 @@ def train_group(buffer:Buffer, go:Callable, net:Network, # go: of `trainer`
 FULL = ("the epochs that are finished stay in {}, and the same command goes on there when more is free; "
         "else begin another folder with group=1, a smaller batch or a narrower net")
 
-def started(data:Data, net:Network, folder:Path, o:dict, device) -> tuple: # o: options of `experts`; (buffer, o as it is computed)
+def started(data:Data, net:Network, folder:Path, o:dict, device:str) -> tuple: # o: options of `experts`; (buffer, o as it is computed)
     "The folder of sound options, begun or taken up"
     check_all(o, parameters(experts))
     enough(o['n'])
@@ -222,7 +223,7 @@ def started(data:Data, net:Network, folder:Path, o:dict, device) -> tuple: # o: 
     used = {k:used[k] for k in FORMATS}
     return once(claim, folder, describe(data, net, **o | dict(group=group)), o['group'] is None, used), o | used
 
-def train_groups(buffer:Buffer, groups, one:Callable, progress:bool, until:Callable|None=None): # one: `(group, bar)`
+def train_groups(buffer:Buffer, groups:range, one:Callable, progress:bool, until:Callable|None=None) -> list: # one: `(group, bar)`
     "Train some groups; the first one always"
     n, epochs, size = (buffer.index[k] for k in ('n','epochs','group'))
     show = progress and not all(buffer.shard(g, epochs).exists() for g in groups)
@@ -232,7 +233,7 @@ def train_groups(buffer:Buffer, groups, one:Callable, progress:bool, until:Calla
 # %% ../nbs/210_experts.ipynb #b135659c
 def experts(data:Data, # what to train on: its training part
             net:Network, # whose posterior
-            folder, # where; an unfinished buffer there is continued
+            folder:str|Path, # where; an unfinished buffer there is continued
             n:Count=10, # trajectories
             epochs:Count=20, # of each; the paper does not say, its code trains 50
             lr:Positive=.02, # of SGD
@@ -262,7 +263,7 @@ def experts(data:Data, # what to train on: its training part
     return buffer
 
 # %% ../nbs/210_experts.ipynb #a5265dff
-def taken_over(buffer:Buffer, n:int, folder) -> Buffer: # n: experts that are wanted
+def taken_over(buffer:Buffer, n:int, folder:str|Path) -> Buffer: # n: experts that are wanted
     "A buffer of `n` experts, begun with the finished groups of another"
     folder, E, size = Path(folder), buffer.index['epochs'], buffer.index['group']
     folder.mkdir(parents=True, exist_ok=True)
@@ -274,9 +275,9 @@ def taken_over(buffer:Buffer, n:int, folder) -> Buffer: # n: experts that are wa
     return Buffer(folder, index)
 
 # %% ../nbs/210_experts.ipynb #f362dff4
-def import_buffer(files, # one or more `replay_buffer_N.pt`
+def import_buffer(files:Iterable, # one or more `replay_buffer_N.pt`
                   data:Data, net:Network, # what they were trained on; shapes are checked
-                  folder) -> Buffer:
+                  folder:str|Path) -> Buffer:
     "Turn published replay buffers into a `Buffer`"
     trajectories = []
     for path in files:

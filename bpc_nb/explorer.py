@@ -18,10 +18,12 @@ from importlib.util import find_spec
 from json import dumps, loads
 from pathlib import Path
 from textwrap import wrap
-from typing import Callable, NamedTuple
+from types import ModuleType
+from typing import IO, Any, Callable, NamedTuple
 
 import torch
-from torch import Tensor
+from matplotlib.figure import Figure
+from torch import Generator, Tensor
 
 from .core import Coreset, cache_folder, image, iterate, stream
 from .data import Data, load
@@ -46,11 +48,11 @@ class Run(NamedTuple):
     config: dict
 
     @property
-    def name(self): return self.folder.name
+    def name(self) -> str: return self.folder.name
 
-def most(y) -> int: return max(Counter(y.tolist()).values()) # images of the class that has most
+def most(y:Tensor) -> int: return max(Counter(y.tolist()).values()) # images of the class that has most
 
-def open_run(folder) -> Run:
+def open_run(folder:str|Path) -> Run:
     "Open a run's folder, or say what is wrong with it"
     folder = Path(folder).expanduser().resolve()
     path = folder/'config.json'
@@ -99,7 +101,7 @@ class Means(NamedTuple):
     T: int               # horizon
     k_max: int           # chains start before this epoch
 
-def buffer_of(S:Coreset, folder=None) -> Buffer|None: # folder: where it is; None: in the cache
+def buffer_of(S:Coreset, folder:str|Path=None) -> Buffer|None: # folder: where it is; None: in the cache
     "The experts that a coreset was learned from"
     want = S.meta.get('experts')
     if not want: return None
@@ -113,7 +115,7 @@ def buffer_of(S:Coreset, folder=None) -> Buffer|None: # folder: where it is; Non
         raise ValueError(f"buffer: {folder} holds other experts than those of the run; name the folder that the run was started with")
 
 # %% ../nbs/910_explorer.ipynb #f60fa117
-def model_of_run(r:Run, S:Coreset, buffer=None) -> Means:
+def model_of_run(r:Run, S:Coreset, buffer:str|Path=None) -> Means:
     "Network, energy and experts of a run"
     c = r.config
     net = network(S.meta.get('net') or c['net'], tuple(S.x.shape[1:]), len(S.classes))
@@ -122,7 +124,7 @@ def model_of_run(r:Run, S:Coreset, buffer=None) -> Means:
                  c.get('T', 2), c.get('k_max', 10))
 
 @torch.no_grad()
-def per_image(net:Network, loss:str, theta, S:Coreset) -> Tensor: # (M,)
+def per_image(net:Network, loss:str, theta:Tensor, S:Coreset) -> Tensor: # (M,)
     "The energy of each image by itself; of one that holds several, their mean"
     one = energy(net.apply, loss)
     return torch.stack([one(theta, S._replace(x=S.x[i:i+1], y=S.y[i:i+1], w=None).examples()) for i in range(len(S.x))])
@@ -165,7 +167,7 @@ def tiles(S:Coreset, energies:dict={}) -> str: # energies: name -> (M,)
     return STYLE + f'<div class="bpc" style="--n:{len(order)}">{"".join(map(one, order))}</div>{more}{schedule}'
 
 # %% ../nbs/910_explorer.ipynb #74140e49
-def draw_curves(runs:list, step:int=None): # step: where a line is drawn
+def draw_curves(runs:list, step:int=None) -> Figure: # step: where a line is drawn
     "Held-out accuracy and loss over outer steps"
     logs = {r.name:rows(r) for r in runs}
     if not any(logs.values()): return figure(6, .4)[0]
@@ -178,7 +180,7 @@ def draw_curves(runs:list, step:int=None): # step: where a line is drawn
 
 # %% ../nbs/910_explorer.ipynb #976e9e7a
 def trace_chain(E:Callable, S:Coreset, theta:Tensor, # where to start (P,)
-                L:int, alpha:float, temperature:float, gen) -> Tensor: # (L+1,P), or shorter where it leaves the finite numbers
+                L:int, alpha:float, temperature:float, gen:Generator) -> Tensor: # (L+1,P), or shorter where it leaves the finite numbers
     "The chain of Eq. 12 on a coreset"
     chain = langevin(lambda t: E(t, S), alpha, temperature)
     states = torch.stack([theta, *iterate(chain, theta, L, gen)])
@@ -198,7 +200,7 @@ def project(chain:Tensor, # (L+1,P), the first is theta_k
     return torch.stack([along, side*(1 if side[-1]>=0 else -1)], 1)
 
 # %% ../nbs/910_explorer.ipynb #58424b97
-def draw_chain(chain:Tensor, there:Tensor, E:Callable, S:Coreset): # as in `trace_chain` and `project`
+def draw_chain(chain:Tensor, there:Tensor, E:Callable, S:Coreset) -> Figure: # as in `trace_chain` and `project`
     "The chain beside the experts' way, and the energies along it"
     p = project(chain, there)
     fig, (left, right) = figure(7, 2.6, 2)
@@ -231,7 +233,7 @@ def predictions(S:Coreset, data:Data, judge:str, seed:int=0) -> Tensor: # (N,K),
     theta, = students(S, net, 1, seed=seed, **PROTOCOLS['quick'])
     return predict(net, theta, data.test.x, net.stats(theta, S.x))
 
-def draw_prediction(probs:Tensor, data:Data, i:int): # i: number of the test image
+def draw_prediction(probs:Tensor, data:Data, i:int) -> Figure: # i: number of the test image
     "A test image and the probabilities of its classes"
     fig, (left, right) = figure(5, 1.8, 2)
     p = data.transform.inverse(data.test.x[[i]])
@@ -263,15 +265,15 @@ class View:
         m = self.means(S)
         return m.buffer and m.buffer.draw(stream(0, 'explorer', n), m.T, (0, m.k_max))
 
-    def predict(self, step:int, judge:str):
+    def predict(self, step:int, judge:str) -> None:
         "Let a student or a posterior of the images at a step predict the test images"
         S = newest_look(self.run, step)
         self.data = self.data or data_for(S)
         self.probs = predictions(S, self.data, judge)
 
 # %% ../nbs/910_explorer.ipynb #4292ab0e
-def as_html(fig) -> str: return f'<img src="{uri(fig._repr_png_())}">'
-def said(text) -> str: return f'<p style="line-height:1.4;max-width:600px">{escape(str(text))}</p>'
+def as_html(fig:Figure) -> str: return f'<img src="{uri(fig._repr_png_())}">'
+def said(text:str|Exception) -> str: return f'<p style="line-height:1.4;max-width:600px">{escape(str(text))}</p>'
 
 def audit_page(r:Run) -> str: # '': there is none
     "What `bpc audit` wrote beside the newest coreset of a run"
@@ -297,7 +299,7 @@ def snapshot(v:View, step:int, n:int, L:int, alpha:float, temperature:float) -> 
             as_html(draw_chain(chain, pos, m.E, shown)) + lost)
 
 # %% ../nbs/910_explorer.ipynb #8c6b52ff
-def with_widgets():
+def with_widgets() -> ModuleType:
     "ipywidgets, or one sentence"
     try: import ipywidgets
     except ImportError:
@@ -341,7 +343,7 @@ def moving(views:list) -> tuple: # (widget, `refresh()`, the sliders)
     return W.VBox([s['step'], W.HBox(top), curves, *chain]), refresh, s
 
 # %% ../nbs/910_explorer.ipynb #029585c7
-def predicting(views:list, step:Callable): # step: `() -> outer step`
+def predicting(views:list, step:Callable) -> tuple: # step: `() -> outer step`
     "Predictions and calibration of who has learned from the images at a step"
     W = with_widgets()
     judge, go, i = (W.Dropdown(options=JUDGES, description='predicts'), W.Button(description='train'),
@@ -366,7 +368,7 @@ def predicting(views:list, step:Callable): # step: `() -> outer step`
     return W.VBox([W.HTML('<b>Predictions</b>'), W.HBox([judge, go]), W.HBox(notes), i, W.HBox(figures)]), train
 
 # %% ../nbs/910_explorer.ipynb #7e71e432
-def live(refresh:Callable, seconds:float=2.):
+def live(refresh:Callable, seconds:float=2.) -> asyncio.Task|None:
     "Call again and again, if somebody keeps the time"
     async def follow():
         while True:
@@ -375,7 +377,7 @@ def live(refresh:Callable, seconds:float=2.):
     try: return asyncio.get_running_loop().create_task(follow())
     except RuntimeError: return None
 
-def changes(runs) -> tuple:
+def changes(runs:list) -> tuple:
     "What differs when a run has gone on"
     return tuple((p.name, p.stat().st_mtime_ns) for r in runs for p in (r.folder, r.folder/'log.jsonl', r.folder/'looks') if p.exists())
 
@@ -384,10 +386,10 @@ def sibling_runs(r:Run) -> list: # names of folders
     return sorted({r.name, *(p.parent.name for p in r.folder.parent.glob('*/config.json'))})
 
 # %% ../nbs/910_explorer.ipynb #11cbeaad
-def explorer(run, # a run's folder
-             other=None, # a second one, to be shown beside it
-             buffer=None, # folder of its experts; None: found in the cache
-            ): # a widget
+def explorer(run:str|Path, # a run's folder
+             other:str|Path=None, # a second one, to be shown beside it
+             buffer:str|Path=None, # folder of its experts; None: found in the cache
+            ) -> Any: # a widget
     "A page over a run's folder"
     W, first, second = with_widgets(), open_run(run), other and open_run(other)
     names, body, now = sibling_runs(first), W.VBox(), {}
@@ -419,7 +421,7 @@ PAGE_CELL = "from bpc_nb.explorer import explorer\nexplorer({!r}, {!r}, {!r})"
 AT_ONCE = '<style>body:has(.jupyter-widgets .bpc) .first{{display:none}}</style>\n' \
           '<div class="first"><p>{}: more in a moment ...</p>{}</div>'
 
-def page_file(folder, run, *words) -> Path: # words: other arguments of `explorer`
+def page_file(folder:str|Path, run:str, *words:str|None) -> Path: # words: other arguments of `explorer`
     "The notebook that is served: the images as they are now, until the page itself is there"
     S = newest_look(r := open_run(run), max(seen(r), default=0))
     first = dict(cell_type='markdown', id='first', metadata={}, source=AT_ONCE.format(escape(r.name), tiles(S) if S else ''))
@@ -439,7 +441,7 @@ def free_port(port:int=None) -> int: # None: any
         return s.getsockname()[1]
 
 # %% ../nbs/910_explorer.ipynb #5225894f
-def served(path, port:int, log) -> subprocess.Popen: # log: an open file
+def served(path:str|Path, port:int, log:IO) -> subprocess.Popen: # log: an open file
     "Voila, when it answers"
     root = Path(__file__).resolve().parents[1]
     env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(root), *filter(None, [os.environ.get('PYTHONPATH')])]))
@@ -466,7 +468,7 @@ def bpc_explore(run:str=None, # a run's folder (default: the newest in runs/)
                 port:int=None, # to listen on, on this machine alone (default: a free one)
                 stay:bool=False, # only print the address, open no browser
                 json:bool=False, # print one JSON object
-               ):
+               ) -> str:
     "Look at a run in a browser, live while it runs"
     words = [str(open_run(run or newest()).folder), beside and str(open_run(beside).folder), buffer and str(Path(buffer).resolve())]
     for p in 'voila', 'ipywidgets', 'ipykernel':

@@ -11,7 +11,7 @@ __all__ = ['SAID', 'keep_memory', 'guarded', 'compiled', 'last', 'per_pixel', 'a
 # %% ../nbs/150_fast.ipynb #4186e3c5
 import ctypes, warnings
 from functools import cache
-from typing import NamedTuple
+from typing import Any, Callable, NamedTuple
 from weakref import ref
 
 import torch
@@ -22,15 +22,16 @@ from torch.nn import functional as F
 from .networks import Network, cut, opened
 
 # %% ../nbs/150_fast.ipynb #c241be9f
-def keep_memory(mb:int=1024): # buffers up to this size are kept
+def keep_memory(mb:int=1024) -> bool: # buffers up to this size are kept
     "Have glibc reuse large buffers instead of returning them to the system; does nothing elsewhere"
     try: mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError): return False
     return bool(mallopt(-3, mb<<20) and mallopt(-1, mb<<20)) # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 
 # %% ../nbs/150_fast.ipynb #e8b38e20
-def guarded(fast, plain, # two functions of the same arguments
-            said:list): # shared by those of which one is to speak
+def guarded(fast:Callable, plain:Callable, # two functions of the same arguments
+            said:list, # shared by those of which one is to speak
+           ) -> Callable:
     "`fast` until it fails; then `plain`, and one warning"
     broken = []
     def call(*args):
@@ -46,7 +47,7 @@ def guarded(fast, plain, # two functions of the same arguments
     return call
 
 @cache
-def compiled(f):
+def compiled(f:Callable) -> Callable:
     "`f`, compiled for every shape that it meets"
     torch._dynamo.config.recompile_limit = 64 # each shape counts; the default, 8, is soon reached
     return guarded(torch.compile(f, dynamic=False), f, SAID)
@@ -54,25 +55,25 @@ def compiled(f):
 SAID = []
 
 # %% ../nbs/150_fast.ipynb #0a1f0c85
-def last(y): return y.contiguous(memory_format=torch.channels_last) # (B,C,H,W), channels last in memory
-def per_pixel(y): return y.permute(0,2,3,1).to(torch.promote_types(y.dtype, torch.float32)) # (B,H,W,C)
-def at(t): return t[:,None,None] # (B,C) for every pixel
-def cells_2x2(t): # (B,H,W,C) -> (B,H//2,2,W//2,2,C)
+def last(y:Tensor) -> Tensor: return y.contiguous(memory_format=torch.channels_last) # (B,C,H,W), channels last in memory
+def per_pixel(y:Tensor) -> Tensor: return y.permute(0,2,3,1).to(torch.promote_types(y.dtype, torch.float32)) # (B,H,W,C)
+def at(t:Tensor) -> Tensor: return t[:,None,None] # (B,C) for every pixel
+def cells_2x2(t:Tensor) -> Tensor: # (B,H,W,C) -> (B,H//2,2,W//2,2,C)
     "2x2 cells; an odd last row or column is in none, as in `nn.AvgPool2d(2)`"
     B,H,W,C = t.shape
     return t[:,:H//2*2,:W//2*2].reshape(B, H//2, 2, W//2, 2, C)
 
-def to_pixels(t, shape): # (B,H//2,W//2,C) -> (B,H,W,C), the shape
+def to_pixels(t:Tensor, shape:tuple) -> Tensor: # (B,H//2,W//2,C) -> (B,H,W,C), the shape
     "The value of its cell for each pixel, 0 outside"
     H,W = shape[1:3]
     return F.pad(t[:,:,None,:,None].expand(-1, -1, 2, -1, 2, -1).reshape(len(t), H//2*2, W//2*2, -1), (0, 0, 0, W%2, 0, H%2))
 
-def sum_pixels(t): # (B,C); sums over cells first are vectorised better
+def sum_pixels(t:Tensor) -> Tensor: # (B,C); sums over cells first are vectorised better
     "Sum over all pixels"
     return t.sum((1,2)) if t.shape[1]%2 or t.shape[2]%2 else cells_2x2(t).sum((2,4)).sum((1,2))
 
 # %% ../nbs/150_fast.ipynb #26353a84
-def block(y, g, b, eps): # (B,C,H,W), (B,C), (B,C)
+def block(y:Tensor, g:Tensor, b:Tensor, eps:float) -> tuple: # (B,C,H,W), (B,C), (B,C)
     "Instance norm with scale and shift, ReLU, 2x2 mean; and what the way back needs, m, r, a, c (B,C)"
     h = per_pixel(y); n = h.shape[1]*h.shape[2]
     m = sum_pixels(h)/n
@@ -81,7 +82,9 @@ def block(y, g, b, eps): # (B,C,H,W), (B,C), (B,C)
     out = cells_2x2((at(a)*h + at(c)).relu()).sum((2,4))/4
     return out.permute(0,3,1,2).to(y.dtype), m, r, a, c
 
-def block_back(go, y, m, r, a, c): # the gradient of the result (B,C,H//2,W//2), and from `block`
+def block_back(go:Tensor, # the gradient of the result (B,C,H//2,W//2)
+               y:Tensor, m:Tensor, r:Tensor, a:Tensor, c:Tensor, # from `block`
+              ) -> tuple:
     "Gradients of y, g and b"
     h = per_pixel(y); n = h.shape[1]*h.shape[2]
     on, go = at(a)*h + at(c) > 0, per_pixel(go)/4
@@ -92,17 +95,17 @@ def block_back(go, y, m, r, a, c): # the gradient of the result (B,C,H//2,W//2),
     return gy.permute(0,3,1,2).to(y.dtype), x, s, k, l # k and l too: computed once per channel then, and not once per pixel
 
 # %% ../nbs/150_fast.ipynb #8d3710ae
-def block_plain(y, g, b, eps):
+def block_plain(y:Tensor, g:Tensor, b:Tensor, eps:float) -> Tensor:
     "`block` in ordinary operations"
     n = F.instance_norm(y.to(g.dtype), eps=eps)
     return F.avg_pool2d(F.relu(n*g[...,None,None] + b[...,None,None]), 2).to(y.dtype)
 
-def once_more(out, ts, go, needed):
+def once_more(out:Tensor, ts:tuple, go:Tensor, needed:tuple) -> list:
     "Gradients that can be differentiated, of those that are needed"
     grads = iter(torch.autograd.grad(out, [t for t,n in zip(ts, needed) if n], go, create_graph=True))
     return [next(grads) if n else None for _,n in zip(ts, needed)]
 
-def as_more_images(f, info, dims, args, n): # the first n are tensors
+def as_more_images(f:type, info:Any, dims:tuple, args:tuple, n:int) -> tuple: # the first n are tensors
     "Networks side by side as more images"
     R = info.batch_size
     ts = ((t.movedim(d, 0) if d is not None else t.expand(R, *t.shape)).flatten(0, 1) for t,d in zip(args[:n], dims))
@@ -113,32 +116,33 @@ def as_more_images(f, info, dims, args, n): # the first n are tensors
 class Block(torch.autograd.Function):
     "`block` for autograd; keeps its input and four numbers per channel"
     @staticmethod
-    def forward(y, g, b, eps, compile): return (compiled(block) if compile else block)(last(y), g, b, eps)
+    def forward(y:Tensor, g:Tensor, b:Tensor, eps:float, compile:bool) -> tuple:
+        return (compiled(block) if compile else block)(last(y), g, b, eps)
     @staticmethod
-    def setup_context(ctx, inputs, outputs):
+    def setup_context(ctx:Any, inputs:tuple, outputs:tuple) -> None:
         (*tensors,ctx.eps,ctx.compile), (_,*kept) = inputs, outputs
         ctx.mark_non_differentiable(*kept)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *kept)
     @staticmethod
-    def backward(ctx, go, *_):
+    def backward(ctx:Any, go:Tensor, *_) -> tuple:
         y,g,b,*kept = ctx.saved_tensors
         if torch.is_grad_enabled(): # the gradient will be differentiated
             return *once_more(block_plain(y, g, b, ctx.eps), (y, g, b), go, ctx.needs_input_grad), None, None
         return *(compiled(block_back) if ctx.compile else block_back)(last(go), last(y), *kept)[:3], None, None
     @staticmethod
-    def vmap(info, dims, *args): return as_more_images(Block, info, dims, args, 3)
+    def vmap(info:Any, dims:tuple, *args:Any) -> tuple: return as_more_images(Block, info, dims, args, 3)
 
 # %% ../nbs/150_fast.ipynb #5ffcd631
-def squash(h, a, c): # (B,H,W,C), (B,C)
+def squash(h:Tensor, a:Tensor, c:Tensor) -> Tensor: # (B,H,W,C), (B,C)
     "Mean of the positive part of ah + c over 2x2 cells"
     return (cells_2x2((at(a)*h.to(a.dtype) + at(c)).relu()).sum((2,4))/4).permute(0,3,1,2).to(h.dtype)
 
-def unsquash(go, h, a, c): # the gradient of the result
+def unsquash(go:Tensor, h:Tensor, a:Tensor, c:Tensor) -> Tensor: # the gradient of the result
     "delta: the gradient of ah + c"
     return torch.where(at(a)*h + at(c) > 0, to_pixels(per_pixel(go)/4, h.shape), 0.).to(h.dtype)
 
-def first_plain(X, w, g, b, size, eps): # as in `First`
+def first_plain(X:Tensor, w:Tensor, g:Tensor, b:Tensor, size:tuple, eps:float) -> Tensor: # as in `First`
     "`First` in ordinary operations"
     y = (X@w.mT[:,None]).unflatten(2, size).movedim(-1, 2)
     g, b = (p[:,None].expand(y.shape[:3]).flatten(0, 1) for p in (g, b))
@@ -148,7 +152,8 @@ def first_plain(X, w, g, b, size, eps): # as in `First`
 class First(torch.autograd.Function):
     "A convolution as product of patches, and the block that follows"
     @staticmethod
-    def forward(X, mean, cov, w, g, b, size, eps, compile): # as in `Patches`, of R networks; g, b (R,C)
+    def forward(X:Tensor, mean:Tensor, cov:Tensor, w:Tensor, g:Tensor, b:Tensor, # as in `Patches`, of R networks; g, b (R,C)
+                size:tuple, eps:float, compile:bool) -> tuple:
         h, w = (X.flatten(1, 2)@w.mT).unflatten(1, X.shape[1:3]), w.to(mean.dtype)
         m, v = mean@w.mT, torch.einsum('rcj,rck,rbjk->rbc', w, w, cov)
         r = (v.clamp(min=0) + eps).rsqrt()
@@ -156,13 +161,12 @@ class First(torch.autograd.Function):
         out = (compiled(squash) if compile else squash)(h.flatten(0, 1).unflatten(1, size), a.flatten(0, 1), c.flatten(0, 1))
         return out.unflatten(0, a.shape[:2]), h, m, r, a, c
     @staticmethod
-    def setup_context(ctx, inputs, outputs):
+    def setup_context(ctx:Any, inputs:tuple, outputs:tuple) -> None:
         (*tensors,ctx.size,ctx.eps,ctx.compile), (_,*kept) = inputs, outputs
-        ctx.mark_non_differentiable(*kept)
-        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*kept); ctx.set_materialize_grads(False)
         ctx.save_for_backward(*tensors, *kept)
     @staticmethod
-    def backward(ctx, go, *_):
+    def backward(ctx:Any, go:Tensor, *_) -> tuple:
         X,mean,cov,w,g,b,h,m,r,a,c = ctx.saved_tensors
         if torch.is_grad_enabled(): # the gradient will be differentiated
             out = first_plain(X, w, g, b, ctx.size, ctx.eps)
@@ -174,7 +178,7 @@ class First(torch.autograd.Function):
         gw = (a[...,None,:]*P).sum(1).mT - (a*s).mT@mean - torch.einsum('rbc,rbjk,rck->rcj', a*r*x, cov, wf)
         return None, None, None, gw.to(w.dtype), x.sum(1), s.sum(1), None, None, None
     @staticmethod
-    def vmap(info, dims, *args): return as_more_images(First, info, dims, args, 6)
+    def vmap(info:Any, dims:tuple, *args:Any) -> tuple: return as_more_images(First, info, dims, args, 6)
 
 # %% ../nbs/150_fast.ipynb #ab72cac0
 class Patches(NamedTuple):
@@ -191,7 +195,7 @@ class Bare(nn.Module):
         super().__init__()
         self.weight, self.bias, self.size, self.pad = conv.weight, conv.bias, conv.kernel_size, conv.padding
         self.kept = None # (images, their version, format, patches)
-    def forward(self, x):
+    def forward(self, x:Tensor) -> Tensor|Patches:
         d = x.device.type
         # by hand: under vmap autocast does not
         w = self.weight.to(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else self.weight
@@ -200,7 +204,7 @@ class Bare(nn.Module):
         height = x.shape[2] + 2*self.pad[0] - self.size[0] + 1
         X, mean, cov = self.patches(x, w.dtype)
         return Patches(X, mean, cov, F.pad(w.flatten(1), (0,1))[None], (height, X.shape[2]//height))
-    def patches(self, x, dtype):
+    def patches(self, x:Tensor, dtype:torch.dtype) -> tuple:
         if self.kept is None or self.kept[0]() is not x or self.kept[1:3]!=(x._version, dtype):
             X = F.pad(F.unfold(x.to(dtype), self.size, padding=self.pad).mT, (0,1), value=1.)[None]
             Xf = X.to(torch.promote_types(dtype, torch.float32))
@@ -214,20 +218,20 @@ class Fused(nn.Module):
     def __init__(self, norm, compile):
         super().__init__()
         self.weight, self.bias, self.eps, self.compile = norm.weight, norm.bias, norm.eps, compile
-    def forward(self, y):
+    def forward(self, y:Tensor|Patches) -> Tensor:
         if isinstance(y, Patches):
             return First.apply(*y[:4], self.weight[None], self.bias[None], y.size, self.eps, self.compile)[0].flatten(0, 1)
         return Block.apply(y, *(p.expand(len(y), -1) for p in (self.weight, self.bias)), self.eps, self.compile)[0]
 
 # %% ../nbs/150_fast.ipynb #e89139c6
-def fusible(conv, norm, act, pool): # four layers
+def fusible(conv:nn.Module, norm:nn.Module, act:nn.Module, pool:nn.Module) -> bool: # four layers
     "Are these a block?"
     return (isinstance(conv, nn.Conv2d) and conv.stride==conv.dilation==(1,1) and conv.groups==1 and conv.padding_mode=='zeros'
             and not isinstance(conv.padding, str)
             and isinstance(norm, nn.GroupNorm) and norm.num_groups==norm.num_channels and norm.affine and isinstance(act, nn.ReLU)
             and isinstance(pool, nn.AvgPool2d) and (pool.kernel_size, pool.stride, pool.padding)==(2, 2, 0))
 
-def fuse(module:nn.Module, compile:bool=False): # None where there is no block in it
+def fuse(module:nn.Module, compile:bool=False) -> nn.Sequential|None: # None where there is no block in it
     "A sequence of layers with its blocks fused"
     layers = list(module) if type(module) is nn.Sequential else []
     blocks = [i for i in range(len(layers)-3) if fusible(*layers[i:i+4])]
@@ -244,12 +248,12 @@ def accelerate(net:Network, bf16:bool=False, # convolutions and products in bflo
     low = lambda f: f and (lambda theta, x, *stats: lowered(f, theta, x, *stats)) if bf16 else f
     return net._replace(apply=low(apply), features=low(features))
 
-def lowered(f, theta, x, *stats):
+def lowered(f:Callable, theta:Tensor, x:Tensor, *stats:dict|None) -> Tensor|list:
     "Logits or features, computed in bfloat16"
     with torch.autocast(x.device.type, torch.bfloat16): out = f(theta, x, *stats)
     return out.float() if torch.is_tensor(out) else [o.float() for o in out]
 
-def compile_network(net:Network): # `apply` and `features`, as a network's
+def compile_network(net:Network) -> tuple: # `apply` and `features`, as a network's
     "Its blocks fused, or, where it has none, all of it compiled"
     if (module := fuse(net.build(), compile=True)) is None: return compiled(net.apply), net.features
     for f in block, block_back, squash, unsquash: compiled(f) # loads the compiler

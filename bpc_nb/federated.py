@@ -7,6 +7,7 @@ __all__ = ['clients', 'all_numbers', 'union', 'image_bytes', 'federate', 'weight
 
 # %% ../nbs/880_federated.ipynb #e5bd9dd7
 import hashlib
+from typing import Iterator
 
 import torch
 from torch import Tensor
@@ -40,12 +41,12 @@ def clients(data:Data, n:int=5, each:int=2, # clients; classes of each
         return only(d, holds[i])
     return [one(i) for i in range(n)]
 
-def all_numbers(classes, y:Tensor, data:Data) -> Tensor: # names that `y` counts
+def all_numbers(classes:tuple, y:Tensor, data:Data) -> Tensor: # names that `y` counts
     "The same labels, counted among all classes"
     return torch.tensor([data.classes.index(c) for c in classes])[y]
 
 # %% ../nbs/880_federated.ipynb #c2088337
-def union(coresets, data:Data) -> Coreset: # data: whose classes are counted
+def union(coresets:list, data:Data) -> Coreset: # data: whose classes are counted
     "All coresets as one"
     y = torch.cat([all_numbers(S.classes, S.y, data) for S in coresets])
     by_class = y.argsort(stable=True)
@@ -53,14 +54,14 @@ def union(coresets, data:Data) -> Coreset: # data: whose classes are counted
     return first._replace(x=torch.cat([S.x for S in coresets])[by_class], y=y[by_class], classes=data.classes,
                           meta=first.meta | dict(ipc=round(len(y)/data.K)))
 
-def image_bytes(coresets) -> int: return sum(S.x.numel() + len(S.y) for S in coresets) # 8-bit pixels, a byte for each label
+def image_bytes(coresets:list) -> int: return sum(S.x.numel() + len(S.y) for S in coresets) # 8-bit pixels, a byte for each label
 
 # %% ../nbs/880_federated.ipynb #a9783209
-def federate(net:Network, parts, # of `clients`
+def federate(net:Network, parts:list, # of `clients`
              data:Data, # whose classes are counted
              rounds:int, seed:int=0,
              epochs:int=5, lr:float=.05, batch:int=32, # of a client in one round
-            ): # yields theta (P,) after every round
+            ) -> Iterator: # yields theta (P,) after every round
     "Federated averaging"
     E, state = energy(net.apply), untrained(net, data.train.x, stream(seed, 'server'))
     own = [(c.train.x, all_numbers(c.classes, c.train.y, data)) for c in parts]

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from functools import cache, partial
 from numbers import Real
 from pathlib import Path
+from typing import Any, Callable, Iterator
 
 import torch
 
@@ -46,7 +47,7 @@ def own(cell:dict) -> dict:
     return {k:v for k,v in cell.items() if k not in CELL and k not in MARKS and k!='config'}
 
 @cache
-def can_be(net:str):
+def can_be(net:str) -> None:
     "Whether a network's options are some; a cell's own shape is met when its data is"
     network(net, (64,64) if net.partition(':')[0] in SERIAL else (3,64,64), 10)
 
@@ -71,7 +72,7 @@ def check_cell(cell:dict) -> dict: # fields with their defaults -> with its conf
     return cell | dict(config=config)
 
 # %% ../nbs/950_grid.ipynb #ef13e5e7
-def read_tables(path) -> list: # of dicts
+def read_tables(path:str|Path) -> list: # of dicts
     "The tables of a grid file, as they are written"
     if not Path(path).is_file(): raise FileNotFoundError(f"file: there is no grid file at {path}")
     try: found = tomllib.loads(Path(path).read_text())
@@ -81,7 +82,7 @@ def read_tables(path) -> list: # of dicts
         raise ValueError(f"file: {path} is not a grid file; it needs tables that begin with [[cells]]")
     return cells
 
-def line_of(path, n:int, said:str) -> int: # n: number of a table, from 1
+def line_of(path:str|Path, n:int, said:str) -> int: # n: number of a table, from 1
     "The line of a grid file that a sentence about its table `n` is about"
     text = [l.partition('#')[0] for l in Path(path).read_text().splitlines()]
     heads = [i for i,l in enumerate(text) if re.match(r'\s*\[\[\s*cells\s*\]\]', l)] + [len(text)]
@@ -91,14 +92,14 @@ def line_of(path, n:int, said:str) -> int: # n: number of a table, from 1
     return next(hits, heads[n-1]) + 1
 
 # %% ../nbs/950_grid.ipynb #80cf939f
-def combinations(t:dict): # yields dicts
+def combinations(t:dict) -> Iterator: # yields dicts
     "All combinations of a table's lists"
     many = {k:v if isinstance(v, list) and k not in MARKS else [v] for k,v in t.items()}
     for k,v in many.items():
         if not v: raise ValueError(f"{k}: found an empty list; expected at least one value")
     for values in itertools.product(*many.values()): yield dict(zip(many, values))
 
-def cells(path, # a TOML file with tables [[cells]]
+def cells(path:str|Path, # a TOML file with tables [[cells]]
          ) -> list: # one dict per run, lists expanded to all combinations
     "Read a grid file; an unknown field or value is an error that says where"
     out = []
@@ -108,15 +109,15 @@ def cells(path, # a TOML file with tables [[cells]]
     return out
 
 # %% ../nbs/950_grid.ipynb #4c40f529
-def bare(cell:dict): return {k:v for k,v in cell.items() if k not in MARKS}
+def bare(cell:dict) -> dict: return {k:v for k,v in cell.items() if k not in MARKS}
 
-def named(what) -> str:
+def named(what:Any) -> str:
     "A short name for numbers, words and dicts of them; the same on every machine"
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
 MEANING = 2 # raised where a default of an option changes, or what an option means
 
-def numbers(v): # 1 and 1. are one number
+def numbers(v:Any) -> Any: # 1 and 1. are one number
     if isinstance(v, dict): return {k:numbers(x) for k,x in v.items()}
     return float(v) if isinstance(v, Real) and not isinstance(v, bool) else v
 
@@ -152,7 +153,7 @@ def same_options(method:str, a:dict, b:dict) -> bool: # a, b: configurations
     return of(a)==of(b)
 
 # %% ../nbs/950_grid.ipynb #19b186dc
-def lines(path) -> list: # of dicts; a line that was cut off is left out
+def lines(path:str|Path) -> list: # of dicts; a line that was cut off is left out
     "Read a file of JSON lines"
     rows = []
     for n,l in enumerate(Path(path).read_text().splitlines() if Path(path).exists() else [], 1):
@@ -163,18 +164,18 @@ def lines(path) -> list: # of dicts; a line that was cut off is left out
 
 def of_students(r:dict) -> bool: return r.get('evaluator', 'students')=='students' # whether students judged a line
 
-def line_files(results) -> list: # of paths
+def line_files(results:str|Path) -> list: # of paths
     "The files of lines in a folder and in the folders of its studies"
     return [p for of in ('*.jsonl', '*/*.jsonl') for p in sorted(Path(results).glob(of))]
 
-def done(results) -> dict: # folder -> {key: line}
+def done(results:str|Path) -> dict: # folder -> {key: line}
     "The lines of all grids in a folder: a cell that stands in two files runs once"
     return {r['key']:r for p in line_files(results) for r in lines(p) if 'key' in r}
 
 # %% ../nbs/950_grid.ipynb #f6f74b99
 SMALL = 4_000_000 # bytes of images that are kept in `results/`, in half precision if that helps; larger ones stay with their run
 
-def add(path:Path, line:dict):
+def add(path:Path, line:dict) -> None:
     "Add a line to a file of JSON lines"
     with held(path.parent/f'.{path.stem}.lock', wait=True), open(path, 'a+b', buffering=0) as f:
         f.seek(0)
@@ -183,9 +184,9 @@ def add(path:Path, line:dict):
         except ValueError: f.truncate(len(whole) + bool(whole)); tail = b''
         f.write(b'\n'*bool(tail) + json.dumps(line).encode() + b'\n')
 
-def file_digest(path): return hashlib.sha256(Path(path).read_bytes()).hexdigest() # of a coreset's file
+def file_digest(path:str|Path) -> str: return hashlib.sha256(Path(path).read_bytes()).hexdigest() # of a coreset's file
 
-def keep(path:Path, coreset:Coreset, line:dict, results:Path):
+def keep(path:Path, coreset:Coreset, line:dict, results:Path) -> None:
     "Add a cell's line to a file and its coreset to the folder of coresets"
     coreset.save(at := results/'coresets'/f"{line['key']}.safetensors")
     line = line | dict(coreset=file_digest(at))
@@ -206,7 +207,7 @@ class TimeUp(BaseException): "The minutes are over: no error, and nothing that `
 
 @contextmanager
 def until(end:float, # in seconds of `time.monotonic`; infinite: no end
-         ):
+         ) -> Iterator:
     "Stop what takes longer"
     def ring(*_): raise TimeUp
     if (left := end - time.monotonic()) <= 0: raise TimeUp
@@ -229,12 +230,12 @@ def kin(cell:dict) -> str:
     "The same for cells that share their experts"
     return named([cell['data'], cell['fold'], cell['zca'], cell['size'], cell['config']['net'], unformatted(cell['config']['experts'])])
 
-def cell_data(cell:dict, root=None) -> Data: # root: where data sets are looked for
+def cell_data(cell:dict, root:str|Path=None) -> Data: # root: where data sets are looked for
     "A cell's data"
     return load(cell['data'], root=root, **{k:cell[k] for k in ('fold','zca','size') if cell[k] is not None})
 
 def ready_data(cell:dict, # as `cells` gives it
-               root=None, # where data sets are looked for
+               root:str|Path=None, # where data sets are looked for
                device='auto', progress=False) -> Data:
     "A cell's data, once its experts are there"
     data = cell_data(cell, root)
@@ -246,7 +247,7 @@ def ready_data(cell:dict, # as `cells` gives it
 
 # %% ../nbs/950_grid.ipynb #e8c83813
 @contextmanager
-def clock(path:Path):
+def clock(path:Path) -> Iterator:
     "Add the seconds that the block takes to those in a file"
     before, began = float(path.read_text()) if path.exists() else 0., time.perf_counter()
     try: yield
@@ -263,8 +264,8 @@ def course(out:Path) -> list: # [[step, validation accuracy], ...]
 
 # %% ../nbs/950_grid.ipynb #765bde0a
 def run_cell(cell:dict, # as `cells` gives it
-             root=None, # where data sets are looked for
-             out=None, device='auto', progress=False,
+             root:str|Path=None, # where data sets are looked for
+             out:str|Path=None, device='auto', progress=False,
              known=(), # lines: one with the same random images and students says what they reach
             ) -> tuple: # (coreset, line)
     "Distil, then look at the test set once, beside random real images"
@@ -291,22 +292,23 @@ def run_cell(cell:dict, # as `cells` gives it
                                                                       seconds=seconds, fast=used, made=provenance())
 
 # %% ../nbs/950_grid.ipynb #fee6aa8c
-def transfers(path, nets, protocol:str, runs:int, seed:int, evaluator:str='students', options:dict={}) -> dict: # key -> network's spec
+def transfers(path:str|Path, nets:list, protocol:str, runs:int, seed:int,
+              evaluator:str='students', options:dict={}) -> dict: # key -> network's spec
     "Names of the lines that `transfer` leaves"
     judge = [k for k,said in ((evaluator, evaluator!='students'), (options, options)) if said] # what differs from the defaults
     return {named([file_digest(path), net, protocol, runs, seed, *judge]):net for net in nets}
 
-def best_here(spec:str, data:Data, images:float, device) -> Network: # images: that pass through it, about
+def best_here(spec:str, data:Data, images:float, device:str) -> Network: # images: that pass through it, about
     "A network as this machine computes it best"
     net = network(spec, data.shape, data.K)
     return accelerate(net, **formats_of(fitted(net, data.shape, device, images=images)))
 
-def transfer(path, # of a coreset
+def transfer(path:str|Path, # of a coreset
              data:Data, # to test on
-             nets, # specs of the students' networks
+             nets:list, # specs of the students' networks
              results='results', # folder of `transfer.jsonl`
              protocol:str='dc', runs:int=5, seed:int=0, device='cpu',
-             evaluator:str='students', **options) -> list: # options of `evaluate` -> lines, one for each network
+             evaluator:str='students', **options:Any) -> list: # options of `evaluate` -> lines, one for each network
     "Test a coreset with other networks; what has a line is not run again"
     wanted, results, S = transfers(path, nets, protocol, runs, seed, evaluator, options), Path(results), Coreset.load(path)
     for k,net in wanted.items():
@@ -340,13 +342,13 @@ def whole_data(data:Data, # of which the training images are taken; those that w
     return done(results)[k]
 
 # %% ../nbs/950_grid.ipynb #3d2f29f5
-def sampled(path, protocols, seed:int) -> dict: # key -> protocol
+def sampled(path:str|Path, protocols:list, seed:int) -> dict: # key -> protocol
     "Names of the lines that `posteriors` leaves"
     return {named([file_digest(path), 'posterior', p, seed]):p for p in protocols}
 
-def posteriors(path, # of a coreset
+def posteriors(path:str|Path, # of a coreset
                data:Data, # to test on
-               protocols, # of the predictive
+               protocols:list, # of the predictive
                results='results', # folder of `posteriors.jsonl`
                seed:int=0, device='cpu') -> list: # lines, one for each protocol
     "Evaluate a coreset by its posterior predictives; what has a line is not run again"
@@ -363,12 +365,12 @@ def posteriors(path, # of a coreset
     return [r for k,r in done(results).items() if k in wanted]
 
 # %% ../nbs/950_grid.ipynb #cb1644ca
-def runs_of(results, runs) -> Path: # runs: folder for unfinished runs
+def runs_of(results:str|Path, runs:str|Path) -> Path: # runs: folder for unfinished runs
     "Where the runs for a folder of results lie; another than `results` has some of its own, so that what is asked again is measured anew"
     if Path(results).resolve()==Path('results').resolve(): return Path(runs)
     return Path(runs)/f'{Path(results).name}-{named(str(Path(results).resolve()))}'
 
-def settle(out:Path, steps:int):
+def settle(out:Path, steps:int) -> None:
     "Note in a run's folder that what it reached has a line"
     if out.exists(): write_atomic(out/'settled', lambda tmp: Path(tmp).write_text(str(steps)))
 
@@ -378,12 +380,12 @@ def afresh(out:Path, steps:int) -> Path: # of which there is no line
     return out
 
 # %% ../nbs/950_grid.ipynb #cb1644cd
-def tests(cell:dict, path) -> dict: # key -> network or protocol
+def tests(cell:dict, path:str|Path) -> dict: # key -> network or protocol
     "The lines that a cell's marks ask for"
     return transfers(path, cell.get('nets', []), cell['protocol'], cell['runs'],
                      cell['seed'], cell['evaluator']) | sampled(path, cell.get('posteriors', []), cell['seed'])
 
-def unfinished(cell:dict, results) -> bool:
+def unfinished(cell:dict, results:str|Path) -> bool:
     "Whether a cell has no line yet, or its coreset was not tested in all ways"
     have = done(results)
     if (r := have.get(key(cell))) is None: return True
@@ -392,7 +394,8 @@ def unfinished(cell:dict, results) -> bool:
 
 
 # %% ../nbs/950_grid.ipynb #e29d92e0
-def finish(cell:dict, path:Path, results:Path, root, runs, end, device, bars) -> dict|None: # its line; None: another process has it
+def finish(cell:dict, path:Path, results:Path, root:str|Path|None, runs:str|Path,
+           end:float, device:str, bars:bool) -> dict|None: # its line; None: another process has it
     "Run what is left of a cell, if no other process does"
     k = key(cell)
     with held(results/f'.{k}.lock') as mine:
@@ -412,7 +415,7 @@ def finish(cell:dict, path:Path, results:Path, root, runs, end, device, bars) ->
         return line
 
 # %% ../nbs/950_grid.ipynb #c1877622
-def each(f, items) -> list:
+def each(f:Callable, items:list) -> list:
     "`f` of all items, alone, until the time is up"
     out = []
     with alone():
@@ -421,7 +424,7 @@ def each(f, items) -> list:
         except TimeUp: pass
     return out + [None]*(len(items) - len(out))
 
-def prepare(cells, end, **options): # of `ready_data`
+def prepare(cells:list, end:float, **options:Any) -> None: # of `ready_data`
     "Make the buffers of some cells, each on one rank"
     def some(c):
         with until(end): ready_data(c, **options)
@@ -429,7 +432,7 @@ def prepare(cells, end, **options): # of `ready_data`
     dealt(lambda cells: each(some, cells), [*shared.values()])
 
 # %% ../nbs/950_grid.ipynb #ec67956d
-def picked(file, # grid file
+def picked(file:str|Path, # grid file
            only:str='', # how the names of some cells begin, separated by commas
           ) -> list: # of cells
     "The cells of a grid file, or some of them"
@@ -440,7 +443,7 @@ def picked(file, # grid file
     return [c for c in all_of if not begins or key(c).startswith(tuple(begins))]
 
 # %% ../nbs/950_grid.ipynb #a727ca98
-def lines_of(file, results) -> Path:
+def lines_of(file:str|Path, results:str|Path) -> Path:
     "Where the lines of a grid go: beside it if it lies in the folder of results, else into that folder"
     file, results = Path(file), Path(results)
     inside = file.resolve().is_relative_to(results.resolve())
@@ -448,9 +451,9 @@ def lines_of(file, results) -> Path:
 
 
 # %% ../nbs/950_grid.ipynb #ff8e4ea8
-def grid(file, # grid file (TOML)
+def grid(file:str|Path, # grid file (TOML)
          results:str='results', # folder for lines and coresets; lines go to NAME.jsonl for NAME.toml, beside it if it is in the folder
-         root=None, # where data sets are looked for
+         root:str|Path=None, # where data sets are looked for
          runs:str='runs', # folder for unfinished runs, so that they resume; in it another folder than `results` has one of its own
          only:str='', # how the names of the cells to run begin, separated by commas; the tables print them
          minutes:float=None, # stop after so long, and go on with the next call
@@ -474,7 +477,7 @@ def grid(file, # grid file (TOML)
     return [have[key(c)] for c in todo if key(c) in have]
 
 # %% ../nbs/950_grid.ipynb #556502fd
-def waiting(file, results='results', only:str='') -> tuple: # (cells that need a GPU, others)
+def waiting(file:str|Path, results='results', only:str='') -> tuple: # (cells that need a GPU, others)
     "How many cells of a grid are not finished"
     left = [c for c in picked(file, only) if unfinished(c, results)]
     return sum(c.get('gpu', False) for c in left), sum(not c.get('gpu') for c in left)

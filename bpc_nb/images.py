@@ -19,6 +19,7 @@ from io import BytesIO
 from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -26,12 +27,13 @@ from PIL import Image, ImageOps
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils.data import Dataset
 
 from .core import cache_folder, choose, write_atomic
 from .ranks import once
 
 # %% ../nbs/100_images.ipynb #10882d5d
-def as_images(x, # array: (N,H,W), (N,C,H,W) or (N,H,W,C)
+def as_images(x:np.ndarray|Tensor, # array: (N,H,W), (N,C,H,W) or (N,H,W,C)
               what:str='x', # how to call it in a message
              ) -> Tensor: # (N,C,H,W), uint8 or float32 in [0,1]
     "Channels second, 8-bit or in [0,1]"
@@ -50,17 +52,17 @@ def as_images(x, # array: (N,H,W), (N,C,H,W) or (N,H,W,C)
     return x.float()
 
 # %% ../nbs/100_images.ipynb #014b2271
-def as_size(size, # None, an int or a pair (H,W)
-           ): # (H,W) or None
+def as_size(size:int|tuple|list|None, # None, an int or a pair (H,W)
+           ) -> tuple|None: # (H,W) or None
     "The one form of `size` that the rest uses"
     hw = (size,size) if isinstance(size, Integral) and not isinstance(size, bool) else size
     if hw is None: return None
     if isinstance(hw, (tuple,list)) and len(hw)==2 and all(isinstance(s, Integral) and s>0 for s in hw): return tuple(map(int, hw))
     raise ValueError(f"size: expected a positive whole number or a pair (H, W) of them, found {size!r}")
 
-def cover(im, # PIL image, or tensor (...,H,W)
-          size, # (H,W)
-         ):
+def cover(im:Image.Image|Tensor, # PIL image, or tensor (...,H,W)
+          size:tuple, # (H,W)
+         ) -> Image.Image|Tensor:
     "Scale until `size` is covered, crop at the centre"
     import torchvision.transforms.functional as tvf # here, because it takes longer to import than torch itself
     _,h,w = tvf.get_dimensions(im)
@@ -72,8 +74,8 @@ def cover(im, # PIL image, or tensor (...,H,W)
 # %% ../nbs/100_images.ipynb #3b8d0b25
 LARGE = 1_000_000 # pixels
 
-def pixels(im, # PIL image
-           size=None, # (H,W)
+def pixels(im:Image.Image,
+           size:tuple=None, # (H,W)
           ) -> Tensor: # (C,H,W) uint8
     "8-bit pixels of a PIL image: one channel for grey modes, three for all others"
     im = ImageOps.exif_transpose(im) # cameras turn by a note
@@ -88,9 +90,9 @@ def pixels(im, # PIL image
     return a[None] if a.ndim==2 else a.permute(2,0,1).contiguous()
 
 # %% ../nbs/100_images.ipynb #f7998fd5
-def decode(blobs, # paths, or bytes of encoded images
-           names, # how to call each one in a message
-           size=None, # (H,W)
+def decode(blobs:Sequence, # paths, or bytes of encoded images
+           names:Iterable, # how to call each one in a message
+           size:tuple=None, # (H,W)
            skip_bad:bool=False, # leave out what cannot be decoded?
           ) -> list: # (C,H,W) uint8 each; None: left out
     "Decode images in threads; name those that cannot be"
@@ -110,8 +112,8 @@ def decode(blobs, # paths, or bytes of encoded images
     return [None if isinstance(x, Exception) else x for x in xs]
 
 # %% ../nbs/100_images.ipynb #87c9cd06
-def stack(xs, # images (C,H,W), of any kind
-          names, # how to call each one in a message
+def stack(xs:list, # images (C,H,W), of any kind
+          names:Sequence, # how to call each one in a message
          ) -> Tensor: # (N,C,H,W)
     "One tensor of images; grey ones become colour where both occur"
     C = max(x.shape[0] for x in xs)
@@ -123,11 +125,11 @@ def stack(xs, # images (C,H,W), of any kind
     return torch.stack([x.expand(C,-1,-1) for x in xs])
 
 # %% ../nbs/100_images.ipynb #a80c4d32
-def as_labels(y, # labels of all images, training ones first
+def as_labels(y:list|np.ndarray|Tensor, # labels of all images, training ones first
               n:int, # number of training images
-              names=None, # names, indexed by label
+              names:Sequence|dict=None, # names, indexed by label
               what:str='y', # how to call it in a message
-             ): # (N,) int64 in 0..K-1, class names
+             ) -> tuple: # (N,) int64 in 0..K-1, class names
     "Labels as 0..K-1, and what they are called"
     y = np.asarray(y)
     if y.ndim!=1: y = y.reshape(len(y), -1).squeeze(1) if y.size==len(y) else y
@@ -146,8 +148,8 @@ def as_labels(y, # labels of all images, training ones first
 # %% ../nbs/100_images.ipynb #51fb10d9
 READING = 2 # raised when the same bytes come to be read as other pixels
 
-def digest(files, # paths, in order
-           *what, # whatever else decides the result
+def digest(files:Iterable, # paths, in order
+           *what:Any, # whatever else decides the result
           ) -> str: # hex
     "SHA-256 of the bytes of files, their names and `what`"
     h = hashlib.sha256(repr((READING, *what)).encode())
@@ -157,8 +159,8 @@ def digest(files, # paths, in order
     return h.hexdigest()
 
 def cached(key:str, # name of the file
-           make, # () -> tensors, meta
-          ): # tensors, meta
+           make:Callable, # () -> tensors, meta
+          ) -> tuple: # tensors, meta
     "`make()`, or what it gave last time"
     path = cache_folder()/f'{key}.safetensors'
     try:
@@ -169,13 +171,13 @@ def cached(key:str, # name of the file
     return tensors, meta
 
 # %% ../nbs/100_images.ipynb #155814d3
-def seal(x, # images of all parts, training ones first
-         y, # their labels
+def seal(x:np.ndarray|Tensor, # images of all parts, training ones first
+         y:list|np.ndarray|Tensor, # their labels
          n:int|None=None, # number of training images; None: no test part of its own
-         names=None, # of the labels
-         size=None, # (H,W)
-         **note, # what else to remember
-        ): # tensors x and y, meta
+         names:Sequence|dict=None, # of the labels
+         size:tuple=None, # (H,W)
+         **note:Any, # what else to remember
+        ) -> tuple: # tensors x and y, meta
     "Checked images and labels, with their checksum"
     x = as_images(x)
     if x.dtype==torch.uint8 and x.max()==1: x = x.float() # nothing but 0 and 1: black and white, as of booleans
@@ -191,10 +193,10 @@ def seal(x, # images of all parts, training ones first
 # the last where PIL has learned them; else they are named as undecodable
 IMAGE_SUFFIXES = '.png .jpg .jpeg .jpe .jfif .bmp .gif .webp .tif .tiff .ppm .pgm .avif .heic .heif'.split()
 
-def subfolders(d:Path): return sorted(p for p in d.iterdir() if p.is_dir() and p.name[0] not in '._') if d.is_dir() else []
+def subfolders(d:Path) -> list: return sorted(p for p in d.iterdir() if p.is_dir() and p.name[0] not in '._') if d.is_dir() else []
 
 def listing(d:Path, # a folder of class folders
-           ): # [(path, class)]
+           ) -> list: # [(path, class)]
     "The images of a folder, with their classes"
     if (t := d/'val_annotations.txt').exists(): # Tiny ImageNet's validation part
         return [(d/'images'/f, c) for f,c,*_ in (l.split('\t') for l in t.read_text().splitlines())]
@@ -207,14 +209,14 @@ def listing(d:Path, # a folder of class folders
     return [(f,c) for c,fs in files.items() for f in fs]
 
 # %% ../nbs/100_images.ipynb #acda0a53
-def parts(d:Path): # (training folder, test folder or None)
+def parts(d:Path) -> tuple: # (training folder, test folder or None)
     "Where the training and the test images of a folder are"
     if not (own := {c.name for c in subfolders(d/'train')}): return d, None
     has = lambda t: (t/'val_annotations.txt').exists() or own & {c.name for c in subfolders(t)} # Tiny ImageNet's test images have no labels
     return d/'train', next((t for t in (d/s for s in ('test','val','valid','validation')) if has(t)), None)
 
 def words(d:Path, # an image folder
-          ids, # names of its class folders
+          ids:set, # names of its class folders
          ) -> dict: # name of each class
     "Class names: those of folders, or of the WordNet ids where the set comes with a list"
     pairs = [l.split('\t') for l in (d/'words.txt').read_text().splitlines()] if (d/'words.txt').exists() else []
@@ -226,15 +228,15 @@ IMAGENETTE = dict(n01440764='tench', n02102040='English springer', n02979186='ca
                   n03394916='French horn', n03417042='garbage truck', n03425413='gas pump', n03445777='golf ball', n03888257='parachute')
 
 # %% ../nbs/100_images.ipynb #5d28e4ac
-def develop(blobs, # paths or bytes, training ones first
-            names, # how to call each one in a message
-            labels, # their labels
-            n, # number of training images, None: no test part
-            size, # (H,W) or None
-            skip_bad, # leave out what cannot be decoded?
-            classes=None, # names of the labels
-            **note, # what else to remember
-           ): # tensors x and y, meta
+def develop(blobs:Sequence, # paths or bytes, training ones first
+            names:Sequence, # how to call each one in a message
+            labels:Sequence, # their labels
+            n:int|None, # number of training images, None: no test part
+            size:tuple|None, # (H,W) or None
+            skip_bad:bool, # leave out what cannot be decoded?
+            classes:Sequence|dict=None, # names of the labels
+            **note:Any, # what else to remember
+           ) -> tuple: # tensors x and y, meta
     "Decode, leave out, stack, seal"
     xs = decode(blobs, names, size, skip_bad)
     good = [i for i,x in enumerate(xs) if x is not None]
@@ -245,7 +247,7 @@ def develop(blobs, # paths or bytes, training ones first
                 skipped=[names[i] for i,x in enumerate(xs) if x is None], **note)
 
 # %% ../nbs/100_images.ipynb #380e79c0
-def read_folder(d:Path, size=None, skip_bad=False): # tensors x and y, meta
+def read_folder(d:Path, size:tuple=None, skip_bad=False) -> tuple: # tensors x and y, meta
     "A folder of class folders, with or without train and test (or val) folders"
     train,test = parts(d)
     rows = listing(train); n = len(rows) if test else None
@@ -256,7 +258,7 @@ def read_folder(d:Path, size=None, skip_bad=False): # tensors x and y, meta
                   lambda: develop(files, names, labels, n, size, skip_bad, words(d, {*labels})))
 
 # %% ../nbs/100_images.ipynb #a8376e68
-def open_parquet(f:Path): # blobs, names, labels, names of the labels
+def open_parquet(f:Path) -> tuple: # blobs, names, labels, names of the labels
     "The images and labels of one parquet file"
     import pyarrow.parquet as pq
     try: p = pq.ParquetFile(f)
@@ -270,7 +272,7 @@ def open_parquet(f:Path): # blobs, names, labels, names of the labels
     info = json.loads((t.schema.metadata or {}).get(b'huggingface', '{}')).get('info', {}).get('features', {}).get(label, {}).get('names')
     return [r['bytes'] for r in rows], [f"{f.name} row {i}" for i in range(len(rows))], t[label].to_pylist(), info
 
-def read_parquet(files, size=None, skip_bad=False): # tensors x and y, meta
+def read_parquet(files:list, size:tuple=None, skip_bad=False) -> tuple: # tensors x and y, meta
     "Parquet files of encoded images; the names of files tell training from test"
     of = lambda s: [f for f in files if re.search(rf'(?<![a-z])({s})(?![a-z])', f.stem.lower())]
     train = of('train') or list(files)
@@ -283,13 +285,13 @@ def read_parquet(files, size=None, skip_bad=False): # tensors x and y, meta
     return cached(digest(train+test, 'parquet', len(train), size, skip_bad), make)
 
 # %% ../nbs/100_images.ipynb #b7fb3b77
-def is_pair(p): return isinstance(p, (tuple,list)) and len(p)==2 and getattr(p[0], 'ndim', 0)>=2 and np.ndim(p[1])>=1
+def is_pair(p:Any) -> bool: return isinstance(p, (tuple,list)) and len(p)==2 and getattr(p[0], 'ndim', 0)>=2 and np.ndim(p[1])>=1
 
-def plain_label(y): return np.asarray(y.cpu() if isinstance(y, Tensor) else y)
+def plain_label(y:Any) -> np.ndarray: return np.asarray(y.cpu() if isinstance(y, Tensor) else y)
 
-def unpack(ds, # a map-style dataset of (image, label), or a pair of arrays (x, y)
-           size=None, # (H,W)
-          ): # images, labels, names of the labels or None
+def unpack(ds:Any, # a map-style dataset of (image, label), or a pair of arrays (x, y)
+           size:tuple=None, # (H,W)
+          ) -> tuple: # images, labels, names of the labels or None
     "Images and labels of one part"
     names, ds = getattr(ds, 'classes', None), getattr(ds, 'tensors', ds)
     if is_pair(ds):
@@ -306,10 +308,10 @@ def unpack(ds, # a map-style dataset of (image, label), or a pair of arrays (x, 
     return stack(xs, [f'item {i}' for i in range(len(xs))]), np.asarray([plain_label(r[1]) for r in rows]), names
 
 # %% ../nbs/100_images.ipynb #ac4a9714
-def read_parts(parts, # the training part, and perhaps a test part: each a dataset or a pair (x, y)
-               size=None, # (H,W)
-               names=None, # of the labels
-              ): # tensors x and y, meta
+def read_parts(parts:Iterable, # the training part, and perhaps a test part: each a dataset or a pair (x, y)
+               size:tuple=None, # (H,W)
+               names:Sequence|dict=None, # of the labels
+              ) -> tuple: # tensors x and y, meta
     "One or two parts that are in memory, or that can be indexed"
     (x,y,own),*test = (unpack(p, size) for p in parts)
     if not test: return seal(x, y, None, names or own, size)
@@ -322,14 +324,14 @@ def read_parts(parts, # the training part, and perhaps a test part: each a datas
 # %% ../nbs/100_images.ipynb #1bdec33a
 def named_parts(t:dict, # x and y, or x_train, y_train, x_test and y_test
                 what='the dict', # how to call it in a message
-               ): # parts (x, y)
+               ) -> list: # parts (x, y)
     "Training and test part of named arrays"
     for a,b in (('x_train','y_train'), ('x','y')):
         if {a,b} <= {*t}: return [(t[a],t[b])] + ([(t['x_test'],t['y_test'])] if {'x_test','y_test'} <= {*t} else [])
     raise ValueError(f"source: expected arrays x and y, or x_train, y_train, x_test and y_test, in {what}, "
                      f"found {', '.join(map(str, t)) or 'none'}")
 
-def open_arrays(f:Path): # parts (x, y)
+def open_arrays(f:Path) -> list: # parts (x, y)
     "The arrays of an `.npz` file, or the tensors of a `.pt` file that holds nothing else"
     try:
         with warnings.catch_warnings(action='ignore'): # what it thinks of a refused file
@@ -346,12 +348,12 @@ NAMED = dict( # torchvision's class, and what it or the published archive leaves
     tinyimagenet=(None,'tiny-imagenet-200'), imagenette=('Imagenette','imagenette2*/'))
 TEXTS = 'trec6', 'sst2' # sets of sentences, which another chapter reads
 
-def torchvision_part(cls:str, d, test:bool, **kw):
+def torchvision_part(cls:str, d:Path, test:bool, **kw:Any) -> Dataset:
     "One part of a set, by torchvision"
     part = dict(train=not test) if cls not in ('SVHN','Imagenette') else dict(split='test' if test else 'train')
     return getattr(import_module('torchvision.datasets'), cls)(d, **part, **kw)
 
-def read_torchvision(cls:str, d:Path, size=None, skip_bad=False, what='the files'): # tensors x and y, meta
+def read_torchvision(cls:str, d:Path, size:tuple=None, skip_bad=False, what='the files') -> tuple: # tensors x and y, meta
     "What one of torchvision's classes finds in a folder"
     try: tr,te = (torchvision_part(cls, d, test) for test in (False,True))
     except Exception as e:
@@ -360,7 +362,7 @@ def read_torchvision(cls:str, d:Path, size=None, skip_bad=False, what='the files
     return read_parts([(s.data, s.labels if cls=='SVHN' else s.targets) for s in (tr,te)], size, names)
 
 # %% ../nbs/100_images.ipynb #e49b8e21
-def read_idx(cls:str, files, size=None, skip_bad=False): # tensors x and y, meta
+def read_idx(cls:str, files:list, size:tuple=None, skip_bad=False) -> tuple: # tensors x and y, meta
     "MNIST's four files as published, compressed or not, by way of torchvision"
     def make():
         with TemporaryDirectory() as tmp:
@@ -376,7 +378,7 @@ def read_idx(cls:str, files, size=None, skip_bad=False): # tensors x and y, meta
 def reader(d:Path, # a folder
            name:str, # of the set that may lie there
            bare:bool=True, # do files count that do not say which set they are?
-          ): # (size=, skip_bad=) -> tensors, meta; None: nothing there
+          ) -> partial|None: # (size=, skip_bad=) -> tensors, meta; None: nothing there
     "How to read what lies in a folder"
     cls,place = NAMED.get(name, ('MNIST',None))
     if place and (hits := sorted(d.glob(place))):
@@ -389,7 +391,7 @@ def reader(d:Path, # a folder
     if subfolders(d/'train'): return partial(read_folder, d)
 
 # %% ../nbs/100_images.ipynb #988109b6
-def read_named(name:str, root=None, size=None, skip_bad=False, download=False): # tensors, meta
+def read_named(name:str, root:str|Path=None, size:tuple=None, skip_bad=False, download=False) -> tuple: # tensors, meta
     "A set by its name, wherever it lies"
     d = Path(root or os.environ.get('BPC_DATA') or '~/.cache/bpc_nb/data').expanduser()
     find = lambda: next((r for p,bare in ((d/name,True), (d,root is not None)) if p.is_dir() and (r := reader(p, name, bare))), None)
@@ -400,7 +402,7 @@ def read_named(name:str, root=None, size=None, skip_bad=False, download=False): 
                             f"or {idx}train.parquet and test.parquet in {d/name}; "
                             f"say where they are with root= or the variable BPC_DATA{', or pass download=True' if NAMED[name][0] else ''}")
 
-def fetch(name:str, d:Path): # download into this folder
+def fetch(name:str, d:Path) -> None: # download into this folder
     "Let torchvision download a set"
     if not (cls := NAMED[name][0]):
         raise ValueError(f"download: {name} cannot be fetched automatically; unpack its published archive into {d}")
@@ -412,7 +414,7 @@ def fetch(name:str, d:Path): # download into this folder
         raise FileNotFoundError(f"download: {name} could not be fetched into {d} ({e}); fetch it by hand, or try again") from None
 
 # %% ../nbs/100_images.ipynb #26380802
-def read_digits(size=None): # tensors, meta
+def read_digits(size:tuple=None) -> tuple: # tensors, meta
     "scikit-learn's digits; importing that package takes longer than everything else here, so this is cached too"
     csv = Path(find_spec('sklearn').origin).parent/'datasets'/'data'/'digits.csv.gz'
     def make():
@@ -421,7 +423,7 @@ def read_digits(size=None): # tensors, meta
     return cached(digest([csv], 'digits', size), make) if csv.exists() else make()
 
 # %% ../nbs/100_images.ipynb #f0a1dca6
-def read_path(p:Path, size, skip_bad): # tensors, meta
+def read_path(p:Path, size:tuple|None, skip_bad:bool) -> tuple: # tensors, meta
     "A file or a folder"
     if p.is_dir(): return (reader(p, p.name) or partial(read_folder, p))(size=size, skip_bad=skip_bad)
     if p.suffix.lower()=='.parquet': return read_parquet([p], size, skip_bad)
@@ -435,7 +437,7 @@ def own_name(p:Path) -> str:
     plain = p.is_dir() and (not read or read.func is read_folder and read.args==(p,))
     return f'{name}_pictures' if plain and name in ('digits',*NAMED) else name
 
-def read(source, root=None, size=None, skip_bad=False, download=False): # name, tensors, meta
+def read(source:Any, root:str|Path=None, size:tuple=None, skip_bad=False, download=False) -> tuple: # name, tensors, meta
     "Whatever `source` is"
     if isinstance(source, dict): return 'arrays', *read_parts(named_parts(source), size)
     if not isinstance(source, (str,os.PathLike)):

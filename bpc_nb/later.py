@@ -6,6 +6,8 @@
 __all__ = ['arrivals', 'answers_kept', 'go_on', 'lost_since']
 
 # %% ../nbs/874_later.ipynb #adb2affb
+from typing import Collection
+
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
@@ -30,7 +32,7 @@ def answers_kept(now:Tensor, before:Tensor, tau:float=2.) -> Tensor: # logits (B
 
 def go_on(net:Network, theta:Tensor, # the network of the last stage, (P,)
           new:Split, memory:Split|None, # new examples, and stored ones; labels count all classes
-          old, # numbers of the classes that were seen before
+          old:Collection, # numbers of the classes that were seen before
           gen:Generator, # source of randomness
           steps:int=150, lr:float=.02, momentum:float=.9, batch:int=128,
          ) -> Tensor: # (P,)

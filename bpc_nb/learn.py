@@ -16,7 +16,7 @@ from typing import Annotated, Callable, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.utils._pytree import tree_flatten
 
 from .auto import FORMATS, normalised
@@ -45,7 +45,7 @@ ENERGY = options_of(energy)
 
 def task_of(net:Network, # as it is
             config:dict={}, # options of the energy, `bf16` and `compile` as they were chosen; what is not there has its default
-            data:Data=None, experts=None, # as in `Task`
+            data:Data=None, experts:Buffer=None, # as in `Task`
             experts_of:Callable=None) -> Task: # `net -> experts` of another network, made as those of the run
     "Put a task together"
     low, fuse = (config.get(k) in (True, 'always') for k in FORMATS) # what nobody chose is left as it is
@@ -101,7 +101,7 @@ def by_loss(loss:Callable, # `(coreset, gen, **own) -> scalar`
     "A learner without memory"
     return Learner(lambda S, gen, carry, **own: (loss(S, gen, **own), None), dict(x=IMAGES) | leaves)
 
-def learner_of(made) -> Learner: # a `Learner`, or `loss(coreset, gen) -> scalar`
+def learner_of(made:Learner|Callable) -> Learner: # a `Learner`, or `loss(coreset, gen) -> scalar`
     "What the loop needs, of what a method gives"
     return made if isinstance(made, Learner) else by_loss(made)
 
@@ -110,7 +110,7 @@ def begun_by(f:Callable) -> Learner: # `(coreset, gen) -> coreset`
     return Learner(leaves={}, begin=f)
 
 # %% ../nbs/400_learn.ipynb #093f2bdb
-def staged(first, then, # losses or learners
+def staged(first:Learner|Callable, then:Learner|Callable, # losses or learners
            after:int, # outer steps with the first
           ) -> Learner:
     "A learner that becomes another one"
@@ -153,7 +153,8 @@ def without(recipes:dict, *options:str) -> dict:
 # %% ../nbs/400_learn.ipynb #d6cae8b4
 def kinds(pixels:Annotated[str, one_of(['free','8bit'])]='free', # '8bit': while learned, images are seen as an 8-bit file keeps them
           labels:Annotated[str, one_of(['hard','soft'])]='hard', # 'soft': labels are learned beside the images
-          lr_labels:Positive=1.): # rate of an image's soft label, as `lr` is of its pixels
+          lr_labels:Positive=1., # rate of an image's soft label, as `lr` is of its pixels
+         ) -> dict:
     "The options of what is learned"
     return locals()
 
@@ -169,15 +170,15 @@ def learner(m:Method, task:Task, config:dict) -> Learner: # config: as `configur
     return l
 
 # %% ../nbs/400_learn.ipynb #59b781e2
-def start_real(data:Data, ipc:int, gen): return data.draw(ipc, gen)
+def start_real(data:Data, ipc:int, gen:Generator) -> Coreset: return data.draw(ipc, gen)
 
-def start_mix(data:Data, ipc:int, gen, n:int=4):
+def start_mix(data:Data, ipc:int, gen:Generator, n:int=4) -> Coreset:
     "Each image the mean of `n` real ones of its class, scaled to the spread of real images"
     many = [data.draw(ipc, gen) for _ in range(n)]
     x = sum(s.x for s in many)/n
     return many[0]._replace(x=x*many[0].x.std()/x.std())
 
-def start_noise(data:Data, ipc:int, gen):
+def start_noise(data:Data, ipc:int, gen:Generator) -> Coreset:
     "Standard normal in the model's space"
     s = data.draw(ipc, gen)
     return s._replace(x=torch.randn(s.x.shape, generator=gen, device=gen.device).to(s.x))
@@ -189,7 +190,7 @@ def starts() -> dict: # name -> `(data, ipc, gen) -> coreset`
     return STARTS | {n:start_real for n,m in registry().items() if not m.steps}
 
 # %% ../nbs/400_learn.ipynb #75396a3c
-def sgd_step(x, moments, g, lr, i, momentum=.5):
+def sgd_step(x:Tensor, moments:Tensor, g:Tensor, lr:float, i:int, momentum=.5) -> tuple:
     "Descent with momentum; moments[0] is the velocity"
     v = momentum*moments[0] + g
     return x - lr*v, torch.stack([v, moments[1]])
@@ -230,15 +231,15 @@ def streams_of(seed:int, step:int, n:int=1, device='cpu') -> list:
     "The generators of a step's n draws; the first is that of a step with one"
     return [stream(seed, 'step', step, *([i] if i else []), device=device) for i in range(n)]
 
-def one_each(n:int):
+def one_each(n:int) -> None:
     "One sentence for more ranks than streams"
     if whole('streams', n, 1) < world(): raise ValueError(f"streams: {n} draws a step for {world()} ranks, and each rank needs one; "
                                                           f"start at most {n} processes, or a new run with more streams")
 
 # %% ../nbs/400_learn.ipynb #359ac5ba
 def slope(l:Learner, S:Coreset, leaves:dict, # S: the start; leaves: name -> tensor
-          gens, # of all streams; each rank draws from its own
-          carries, # of all streams
+          gens:list, # of all streams; each rank draws from its own
+          carries:list, # of all streams
          ) -> tuple: # gradients by name, value, carries of this rank's streams
     "Gradients and value of the mean loss over all streams"
     leaves = {k:t.detach().requires_grad_() for k,t in leaves.items()}
@@ -254,7 +255,7 @@ def slope(l:Learner, S:Coreset, leaves:dict, # S: the start; leaves: name -> ten
     return {k:v.view_as(t) for (k,t),v in zip(leaves.items(), g)}, value[0], [*carries]
 
 # %% ../nbs/400_learn.ipynb #5dce93f5
-def same_form(before, after): # carries of this rank's streams
+def same_form(before:list, after:list) -> None: # carries of this rank's streams
     "One sentence for a pool that a checkpoint could not give back"
     old, new = tree_flatten([*before]), tree_flatten([*after])
     if old[1]!=new[1] or any(isinstance(a, Tensor)!=isinstance(b, Tensor) for a,b in zip(old[0], new[0])):
@@ -281,9 +282,10 @@ def moved(l:Learner, s:State, g:dict, # gradients by name
     return s._replace(leaves=leaves, moments=moments, mean=mean, moves=s.moves+1)
 
 def outer_step(s:State, S:Coreset, # where the run started
-               l, # a `Learner`, or a loss
-               gen, # source of randomness, or a list of them, one for each stream
-               lr:float=1., momentum:float=.5, optimiser:str='sgd', average:float=0.): # options as in `outer`
+               l:Learner|Callable, # a `Learner`, or a loss
+               gen:Generator|list, # source of randomness, or a list of them, one for each stream
+               lr:float=1., momentum:float=.5, optimiser:str='sgd', average:float=0., # options as in `outer`
+              ) -> tuple:
     "Move the leaves down the gradient of the loss: `(state, mean value of the loss)`"
     l, gens, values, over = learner_of(l), gen if isinstance(gen, list) else [gen], [], False
     carries = s.carry if l.carry else [None]*len(gens)
@@ -301,7 +303,7 @@ def sound(s:State, value:float) -> bool:
 
 NOTED = 16 # numbers that a leaf may have and still be in the log
 
-def looked(l:Learner, S:Coreset, s:State, average:float, judge:Callable, values) -> tuple: # (state, row)
+def looked(l:Learner, S:Coreset, s:State, average:float, judge:Callable, values:list) -> tuple: # (state, row)
     "A look at the held-out part: the candidate is kept if it is the best"
     leaves = candidate(l, s, average)
     found = judge(shown(l, S, leaves))
@@ -327,7 +329,7 @@ def first_state(l:Learner, S:Coreset, judge:Callable, seed:int, streams:int) -> 
     return s._replace(score=judge(shown(l, S, s.best))['accuracy_mean'])
 
 # %% ../nbs/400_learn.ipynb #8a0002c8
-def outer(l, # a `Learner`, or a loss
+def outer(l:Learner|Callable, # a `Learner`, or a loss
           coreset:Coreset, # where to start
           judge:Callable, # `(coreset) -> dict` with 'accuracy_mean', on held-out data
           steps:Count=1000, # outer steps; the published code makes 5000
@@ -339,7 +341,7 @@ def outer(l, # a `Learner`, or a loss
           seed:int=0, streams:int=1, # of the draws; how many of them a step averages, dealt to the ranks
           state:State=None, # to continue from
           record:Callable=None, progress:bool=True, # record: `(state, row)` after every look; true ends the loop
-          until:Callable=None): # `() -> bool` after every step: true ends the loop with a look
+          until:Callable=None) -> State: # `() -> bool` after every step: true ends the loop with a look
     "The outer loop of every method: the last state"
     l, values = learner_of(l), []
     s = good = state or first_state(l, coreset, judge, seed, streams)

@@ -7,6 +7,7 @@ __all__ = ['STAN', 'arrays', 'by_numpyro', 'by_pymc', 'by_stan', 'has_stan']
 
 # %% ../nbs/852_likelihoods.ipynb #467c3e7f
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 from .models import Rows
@@ -17,7 +18,9 @@ def arrays(S:Rows) -> dict: # points
     return dict(x=S.x.numpy(), y=S.y.numpy(), w=np.ones(len(S.x)) if S.w is None else S.w.numpy())
 
 # %% ../nbs/852_likelihoods.ipynb #ddb5b4c4
-def by_numpyro(S:Rows, draws:int=1000, seed:int=0, sd:float=1.): # of one chain; sd: of the prior; (n,D+1): coefficients, intercept
+def by_numpyro(S:Rows, draws:int=1000, seed:int=0, # of one chain
+               sd:float=1., # of the prior
+              ) -> np.ndarray: # (n,D+1): coefficients, intercept
     "Poisson regression of weighted points by NumPyro's NUTS"
     import jax, jax.numpy as jnp, numpyro
     import numpyro.distributions as dist
@@ -31,7 +34,7 @@ def by_numpyro(S:Rows, draws:int=1000, seed:int=0, sd:float=1.): # of one chain;
     return np.asarray(mcmc.get_samples()['beta'])
 
 # %% ../nbs/852_likelihoods.ipynb #13eedf53
-def by_pymc(S:Rows, draws:int=1000, seed:int=0, sd:float=1.): # as in `by_numpyro`
+def by_pymc(S:Rows, draws:int=1000, seed:int=0, sd:float=1.) -> np.ndarray: # as in `by_numpyro`
     "Poisson regression of weighted points by PyMC's NUTS"
     import pymc as pm
     x, y, w = arrays(S).values()
@@ -53,10 +56,11 @@ model {
 }
 '''
 
-def by_stan(S:Rows, folder, draws:int=1000, seed:int=0): # folder: where the program is compiled; draws, seed: as in `by_numpyro`
+def by_stan(S:Rows, folder:str|Path, # where the program is compiled
+            draws:int=1000, seed:int=0, # as in `by_numpyro`
+           ) -> np.ndarray:
     "Poisson regression of weighted points by Stan's NUTS"
     from cmdstanpy import CmdStanModel
-    from pathlib import Path
     (file := Path(folder)/'points.stan').write_text(STAN)
     x, y, w = arrays(S).values()
     told = dict(M=len(x), D=x.shape[1], x=x, y=y.astype(int), w=w)

@@ -10,19 +10,19 @@ __all__ = ['STATE', 'PRINTS', 'ADDING', 'USUAL', 'CHEAP', 'fingerprints', 'unsee
 # %% ../nbs/870_memory.ipynb #4fb54e94
 import hashlib, os, shutil, tempfile, time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Collection, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from .core import Coreset, stream
+from .core import Coreset, Transform, stream
 from .data import Data, Split, listed, match, of_table
 from .distill import distill
 from .runs import held
 from .spaces import preview
 
 # %% ../nbs/870_memory.ipynb #f8f3bb7e
-def fingerprints(x:Tensor, transform) -> list: # x: in the model's space -> hexadecimal, one for each
+def fingerprints(x:Tensor, transform:Transform) -> list: # x: in the model's space -> hexadecimal, one for each
     "Eight bytes of each example that are hardly those of another"
     plain = transform.inverse(x).cpu()
     if x.ndim==4: plain = (plain*255).round().to(torch.int32) # the same picture, whatever it was normalised with
@@ -41,7 +41,7 @@ def unseen(data:Data, seen:dict, # class -> set of fingerprints
         if fresh['train']: new[name] = prints, fresh
     return new
 
-def not_renamed(name:str, prints:list, seen:dict): # of what is new under that name
+def not_renamed(name:str, prints:list, seen:dict) -> None: # of what is new under that name
     "One sentence for a class that has come before under another name"
     for other,old in seen.items():
         if other!=name and (n := sum(p in old for p in prints)) > max(2, len(prints)/2): # one or two may lie in both
@@ -49,12 +49,12 @@ def not_renamed(name:str, prints:list, seen:dict): # of what is new under that n
                              f"call them {other!r}, or leave them out")
 
 # %% ../nbs/870_memory.ipynb #87160ac8
-def by_name(names) -> tuple:
+def by_name(names:Collection) -> tuple:
     "Names in order; whole numbers by their value"
     names = {*names}
     return tuple(sorted(names, key=int if all(n.isdigit() for n in names) else str))
 
-def only(data:Data, names, # of the classes to keep
+def only(data:Data, names:Collection, # of the classes to keep
         ) -> Data:
     "Some classes of a data set"
     if odd := [n for n in names if n not in data.classes]:
@@ -79,9 +79,10 @@ class Memory(NamedTuple):
     history:tuple = ()           # of additions, plain values
 
     @property
-    def classes(self): return self.coreset.classes if self.coreset else ()
-    def add(self, data:Data, seed:int=0, out=None, refresh:bool=False, **how): return added(self, data, seed, out, refresh, **how)
-    def replay(self): return replayed(self)
+    def classes(self) -> tuple: return self.coreset.classes if self.coreset else ()
+    def add(self, data:Data, seed:int=0, out:str|Path=None, refresh:bool=False, **how:Any) -> 'Memory':
+        return added(self, data, seed, out, refresh, **how)
+    def replay(self) -> Coreset: return replayed(self)
 
 def places(m:Memory, K:int) -> int: # K: classes
     "Images of each class, or one sentence"
@@ -121,7 +122,7 @@ def pool(old:Coreset|None, # with its classes
     check = hashlib.sha256(b''.join(t.numpy().tobytes() for s in parts.values() for t in s)).hexdigest()
     return data._replace(**parts, classes=classes, meta=data.meta | dict(checksum=check, stored=[c for c in classes if c not in new]))
 
-def mixed_in(kept:Tensor, fresh:Tensor, share:float, gen) -> tuple: # (m,...), (m' >= m,...), part of the places for the new
+def mixed_in(kept:Tensor, fresh:Tensor, share:float, gen:Generator) -> tuple: # (m,...), (m' >= m,...), part of the places for the new
     "Old examples of a class with some, at random, replaced by new ones, as many as `share` says on average; new ones that are left"
     m = len(kept)
     n = int(share*m + torch.rand((), generator=gen).item())
@@ -175,9 +176,9 @@ def reset(m:Memory, n:int) -> Memory: # n: places of a class
 
 # %% ../nbs/870_memory.ipynb #dd60328c
 def added(m:Memory, data:Data, seed:int=0, # of choice and learning
-          out=None, # folder of the method's run, so that it can go on; None: a temporary one
+          out:str|Path=None, # folder of the method's run, so that it can go on; None: a temporary one
           refresh:bool=False, # learn the images of old classes without news again, from themselves
-          **how) -> Memory: # how: `device`, `progress`
+          **how:Any) -> Memory: # how: `device`, `progress`
     "A memory with more in it; the same one if nothing is new"
     data, start = in_space(m, data), time.time()
     new = unseen(data, m.seen)
@@ -200,17 +201,17 @@ STATE, PRINTS, ADDING = 'coreset.safetensors', 'seen.txt', '.adding'
 USUAL = dict(per_class=10, method='herding')
 CHEAP = dict.fromkeys(('herding','kernel-herding','k-center'), dict(features='pixels', select_runs=1)) # no network is trained to choose
 
-def states(folder) -> list: # of paths, the first addition first
+def states(folder:str|Path) -> list: # of paths, the first addition first
     "The finished additions of a memory's folder"
     there = Path(folder).iterdir() if Path(folder).is_dir() else ()
     return sorted((p for p in there if p.name.isdigit() and (p/STATE).exists()), key=lambda p: int(p.name))
 
-def read_prints(path) -> dict: # class -> fingerprints
+def read_prints(path:str|Path) -> dict: # class -> fingerprints
     "What `commit` wrote of what was seen"
     lines = [l.split('\t') for l in Path(path).read_text(encoding='utf-8').splitlines()]
     return {name:frozenset(some.split()) for name,some in lines}
 
-def commit(m:Memory, folder) -> Path: # of the new state
+def commit(m:Memory, folder:str|Path) -> Path: # of the new state
     "Write a state, whole or not at all"
     folder = Path(folder)
     to, tmp = folder/f'{len(m.history):04d}', Path(tempfile.mkdtemp(prefix='.state-', dir=folder))
@@ -223,7 +224,8 @@ def commit(m:Memory, folder) -> Path: # of the new state
     return to
 
 # %% ../nbs/870_memory.ipynb #2a4e4d12
-def recall(folder, **asked) -> Memory: # asked: budget, method, per_class, options, as in `Memory`; None: as it was, at first `USUAL`
+def recall(folder:str|Path,
+           **asked:Any) -> Memory: # asked: budget, method, per_class, options, as in `Memory`; None: as it was, at first `USUAL`
     "The last state in a folder, or a memory without one"
     at = states(folder)
     S = Coreset.load(at[-1]/STATE) if at else None
@@ -238,9 +240,9 @@ def recall(folder, **asked) -> Memory: # asked: budget, method, per_class, optio
     return Memory(**now, **(dict(coreset=S, seen=read_prints(at[-1]/PRINTS), history=tuple(S.meta['history'])) if at else {}))
 
 # %% ../nbs/870_memory.ipynb #a52112a9
-def remember(data:Data, into, # the memory's folder
+def remember(data:Data, into:str|Path, # the memory's folder
              seed:int=0, refresh:bool=False, device='auto', progress:bool=True, # as in `added` and `distill`
-             **asked) -> tuple: # asked: as in `recall`; (memory, folder of its last state)
+             **asked:Any) -> tuple: # asked: as in `recall`; (memory, folder of its last state)
     "Add data to a memory that lies in a folder"
     into = Path(into)
     into.mkdir(parents=True, exist_ok=True)

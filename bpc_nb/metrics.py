@@ -8,12 +8,13 @@ __all__ = ['FLOOR', 'METRICS', 'Diverged', 'checked', 'accuracy', 'nll', 'reliab
 
 # %% ../nbs/300_metrics.ipynb #c54a70d1
 import torch
+from torch import Tensor
 
 # %% ../nbs/300_metrics.ipynb #71552363
 class Diverged(ValueError): "A network whose probabilities are not finite"
 
-def checked(probs, # (N,K), each row sums to one
-            y, # (N,) int, in 0..K-1
+def checked(probs:Tensor|list, # (N,K), each row sums to one
+            y:Tensor|list, # (N,) int, in 0..K-1
            ) -> tuple: # the same, float64 and int64, on the CPU
     "Probabilities and labels that can be measured, or one sentence that says why not"
     probs, y = torch.as_tensor(probs).detach().cpu().double(), torch.as_tensor(y).detach().cpu()
@@ -31,8 +32,8 @@ def checked(probs, # (N,K), each row sums to one
     return probs, y.long()
 
 # %% ../nbs/300_metrics.ipynb #a130e216
-def accuracy(probs, # (N,K)
-             y, # (N,) int
+def accuracy(probs:Tensor|list, # (N,K)
+             y:Tensor|list, # (N,) int
             ) -> float: # in [0,1]
     "Share of images whose most probable class is the label"
     probs, y = checked(probs, y)
@@ -41,16 +42,16 @@ def accuracy(probs, # (N,K)
 # %% ../nbs/300_metrics.ipynb #5fa2e187
 FLOOR = torch.finfo(torch.float32).tiny # a probability of zero counts as this
 
-def nll(probs, # (N,K)
-        y, # (N,) int
+def nll(probs:Tensor|list, # (N,K)
+        y:Tensor|list, # (N,) int
        ) -> float: # nats per image, 0 at best, at most 87.3
     "Mean of minus the log probability of the label"
     probs, y = checked(probs, y)
     return probs.gather(1, y[:,None]).clamp(min=FLOOR).reciprocal().log().mean().item()
 
 # %% ../nbs/300_metrics.ipynb #eb5535bb
-def reliability(probs, # (N,K)
-                y, # (N,) int
+def reliability(probs:Tensor|list, # (N,K)
+                y:Tensor|list, # (N,) int
                 bins:int=15, # of equal width, over [0,1]
                 adaptive:bool=False, # of equal number of images instead
                ) -> tuple: # confidence, accuracy, number of images, each (bins,)
@@ -65,8 +66,8 @@ def reliability(probs, # (N,K)
     return total(conf)/n.clamp(min=1), total(guess==y)/n.clamp(min=1), n
 
 # %% ../nbs/300_metrics.ipynb #0f354d8d
-def ece(probs, # (N,K)
-        y, # (N,) int
+def ece(probs:Tensor|list, # (N,K)
+        y:Tensor|list, # (N,) int
         bins:int=15, # of equal width, over [0,1]
         adaptive:bool=False, # of equal number of images instead
        ) -> float: # in [0,1], 0 at best
@@ -74,24 +75,24 @@ def ece(probs, # (N,K)
     confidence, hits, n = reliability(probs, y, bins, adaptive)
     return ((hits - confidence).abs()*n).sum().item()/n.sum().item()
 
-def ece_adaptive(probs, # (N,K)
-                 y, # (N,) int
+def ece_adaptive(probs:Tensor|list, # (N,K)
+                 y:Tensor|list, # (N,) int
                  bins:int=15, # of equal number of images
                 ) -> float: # in [0,1], 0 at best
     "Expected calibration error over bins of equally many images"
     return ece(probs, y, bins, adaptive=True)
 
 # %% ../nbs/300_metrics.ipynb #c5db4170
-def brier(probs, # (N,K)
-          y, # (N,) int
+def brier(probs:Tensor|list, # (N,K)
+          y:Tensor|list, # (N,) int
          ) -> float: # in [0,2], 0 at best
     "Squared distance between the probabilities and the one-hot label"
     probs, y = checked(probs, y)
     return ((probs**2).sum(1) - 2*probs.gather(1, y[:,None]).squeeze(1) + 1).mean().item()
 
 # %% ../nbs/300_metrics.ipynb #5342febf
-def entropy(probs, # (N,K)
-            y=None, # not asked for
+def entropy(probs:Tensor|list, # (N,K)
+            y:Tensor|list=None, # not asked for
            ) -> float: # nats, in [0, log K]
     "Mean entropy of the probabilities"
     probs, _ = checked(probs, torch.zeros(len(probs), dtype=torch.long) if y is None else y)
@@ -100,8 +101,8 @@ def entropy(probs, # (N,K)
 # %% ../nbs/300_metrics.ipynb #46c75846
 METRICS = dict(accuracy=accuracy, nll=nll, ece=ece, brier=brier, ece_adaptive=ece_adaptive, entropy=entropy) # name -> `(probs, y) -> float`
 
-def summary(probs, # (N,K) for the whole test set
-            y, # (N,) int
+def summary(probs:Tensor|list, # (N,K) for the whole test set
+            y:Tensor|list, # (N,) int
            ) -> dict: # name -> number
     "Every metric"
     return {name: metric(probs, y) for name,metric in METRICS.items()}

@@ -11,7 +11,7 @@ from math import log, pi
 from typing import Callable, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.func import grad, jacrev
 from torch.nn import functional as F
 
@@ -32,7 +32,7 @@ def predictor(theta:Tensor, x:Tensor) -> Tensor: return x@theta[:x.shape[1]] + t
 def logits(theta:Tensor, x:Tensor) -> Tensor: # (N,K)
     A = theta.view(-1, x.shape[1] + 1)
     return x@A[:,:-1].T + A[:,-1]
-def pick(n, gen): return lambda p: torch.multinomial(p, n, generator=gen).squeeze(1)
+def pick(n:int, gen:Generator) -> Callable: return lambda p: torch.multinomial(p, n, generator=gen).squeeze(1)
 
 MODELS = {m.name:m for m in (
     Model('logistic', lambda t, x, y: F.logsigmoid((2*y - 1)*predictor(t, x)), lambda D, K: D + 1,
@@ -115,7 +115,7 @@ def checked_rows(m:Model, rows:Rows, names=(), label:str='y') -> Rows: # names: 
     return rows
 
 # %% ../nbs/840_models.ipynb #d1810971
-def distinct_columns(x:Tensor, called:Callable): # called: `column's number -> its name`
+def distinct_columns(x:Tensor, called:Callable) -> None: # called: `column's number -> its name`
     "One sentence for columns that no regression can tell apart"
     sd = x.std(0)
     if (flat := sd <= 1e-12*(1 + x.abs().amax(0))).any():

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
 from math import log2, pi, prod
-from typing import Callable, NamedTuple
+from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -43,23 +43,23 @@ class Network(NamedTuple):
     many:bool=True # whether `vmap` can run it for several thetas at once
 
 # %% ../nbs/130_networks.ipynb #c8dbf8ad
-def flatten(module): # `nn.Module -> theta (P,)`, in the order of `named_parameters()`
+def flatten(module:nn.Module) -> Tensor: # theta (P,), in the order of `named_parameters()`
     "All parameters of `module` as one vector"
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
 # %% ../nbs/130_networks.ipynb #1935e93e
-def seeded(build, seed): # `() -> anything` that draws from torch's global CPU generator, an int
+def seeded(build:Callable, seed:int) -> Any: # `() -> anything` that draws from torch's global CPU generator
     "`build()` with the global generator at `seed`, restored afterwards"
     with torch.random.fork_rng(devices=[]), torch.device('cpu'):
         torch.default_generator.manual_seed(seed)
         return build()
 
 # %% ../nbs/130_networks.ipynb #73c4593b
-def tracked(module): # `nn.Module -> {name: layer}`
+def tracked(module:nn.Module) -> dict: # `{name: layer}`
     "The layers of `module` that keep running statistics"
     return {k:m for k,m in module.named_modules() if isinstance(m, _NormBase) and m.track_running_stats}
 
-def modes(module): # `nn.Module -> (batch, given, record)`
+def modes(module:nn.Module) -> tuple: # `(batch, given, record)`
     "`module` with the batch's statistics, with given ones, and writing them down"
     batch,given,record = (deepcopy(module).eval() for _ in range(3)) if tracked(module) else [module.eval()]*3
     for m in tracked(batch).values(): m.training,m.track_running_stats = True,False
@@ -79,7 +79,7 @@ def cut(
 
 # %% ../nbs/130_networks.ipynb #fd68c7d1
 @contextmanager
-def no_shortcut():
+def no_shortcut() -> Iterator:
     "Attention without its fast paths"
     was = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -104,7 +104,7 @@ def caller(
     return call
 
 # %% ../nbs/130_networks.ipynb #b01ed83c
-def running(module): # `nn.Module -> {name: shape}`
+def running(module:nn.Module) -> dict: # `{name: shape}`
     "The running statistics of `module`"
     return {f'{k}.{b}'.lstrip('.'):getattr(m, b).shape for k,m in tracked(module).items() for b in ('running_mean','running_var')}
 
@@ -125,7 +125,7 @@ def recorder(
     return stats
 
 # %% ../nbs/130_networks.ipynb #f910b8e8
-def black_image(name, module, shape, K): # for the message, in evaluation mode, (C,H,W), classes
+def black_image(name:str, module:nn.Module, shape:tuple, K:int) -> None: # for the message, in evaluation mode, (C,H,W), classes
     "One sentence where `module` does not map an image to `K` logits"
     try:
         with torch.no_grad(): logits = module(torch.zeros(1, *shape, device='cpu'))
@@ -137,14 +137,14 @@ def black_image(name, module, shape, K): # for the message, in evaluation mode, 
 # %% ../nbs/130_networks.ipynb #723c8be1
 class Inside(nn.Sequential):
     "The same layers; what comes out is what each with weights, after the first, is given; where there is one, what it is given"
-    def forward(self, x):
+    def forward(self, x:Tensor) -> list:
         seen = []
         for layer in self:
             if any(p.ndim > 1 for p in layer.parameters()): seen.append(x)
             x = layer(x)
         return seen[1:] or seen
 
-def opened(module): # `nn.Module -> nn.Module`, with the same names of parameters
+def opened(module:nn.Module) -> Inside|None: # with the same names of parameters
     "A module that gives features; None where layers are in no row with a linear one at its end"
     return Inside(*module) if type(module) is nn.Sequential and isinstance(module[-1], nn.Linear) else None
 
@@ -166,7 +166,7 @@ def built(
     return module
 
 # %% ../nbs/130_networks.ipynb #8f7a7d11
-def vectorises(apply, init, shape): # `(theta, x) -> logits`, `gen -> theta`, (C,H,W)
+def vectorises(apply:Callable, init:Callable, shape:tuple) -> bool: # `(theta, x) -> logits`, `gen -> theta`, (C,H,W)
     "Whether `vmap` can differentiate the network for two thetas at once"
     theta, x = torch.stack([init(Generator()) for _ in range(2)]).requires_grad_(), torch.zeros(2, 2, *shape)
     try: torch.autograd.grad(vmap(apply)(theta, x).sum(), theta)
@@ -235,7 +235,7 @@ NORMS = dict(
 ACTS = dict(relu=partial(nn.ReLU, inplace=True), leakyrelu=partial(nn.LeakyReLU, .01), silu=nn.SiLU, tanh=nn.Tanh, sigmoid=nn.Sigmoid)
 POOLS = dict(avg=partial(nn.AvgPool2d, 2), max=partial(nn.MaxPool2d, 2), none=nn.Identity)
 
-def fits(name, shape, least): # network's name, (C,H,W), the height and width that it needs
+def fits(name:str, shape:tuple, least:int) -> None: # network's name, (C,H,W), the height and width that it needs
     "One sentence for an image that is too small"
     H,W = shape[1:]
     if min(H,W) < least:
@@ -243,7 +243,7 @@ def fits(name, shape, least): # network's name, (C,H,W), the height and width th
 
 # %% ../nbs/130_networks.ipynb #e0282960
 def convnet(
-    shape, K, # of an image (C,H,W), number of classes: every factory begins with these
+    shape:tuple, K:int, # of an image (C,H,W), number of classes: every factory begins with these
     width:int=128, # channels of every block
     depth:int=None, # blocks; default: down to 4x4, at least 2
     norm:str='instance', # or batch, layer, group, none
@@ -265,17 +265,17 @@ def convnet(
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(C*H*W, K))
 
 # %% ../nbs/130_networks.ipynb #3fa45c8d
-def logistic(shape, K):
+def logistic(shape:tuple, K:int) -> nn.Module:
     "Logistic regression: one linear layer"
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), K))
 
 class Cosine(nn.Module):
     "Fourier features"
-    def forward(self, x): return x.cos()
+    def forward(self, x:Tensor) -> Tensor: return x.cos()
 
 UNITS = dict(leakyrelu=ACTS['leakyrelu'], cosine=Cosine)
 
-def shallow(shape, K, act:str='leakyrelu'): # act: or cosine
+def shallow(shape:tuple, K:int, act:str='leakyrelu') -> nn.Module: # act: or cosine
     "One hidden layer of as many units as pixels, orthogonal"
     D, unit = prod(shape), choose(act, UNITS, 'act')
     layer = nn.Linear(D, D, bias=act=='cosine')
@@ -283,12 +283,12 @@ def shallow(shape, K, act:str='leakyrelu'): # act: or cosine
     if act=='cosine': nn.init.uniform_(layer.bias, 0, 2*pi)
     return nn.Sequential(nn.Flatten(), layer, unit(), nn.Linear(D, K))
 
-def mlp(shape, K, width:int=128):
+def mlp(shape:tuple, K:int, width:int=128) -> nn.Module:
     "A perceptron: two hidden layers of `width` with ReLU"
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, K))
 
 # %% ../nbs/130_networks.ipynb #3fa45c8e
-def lenet(shape, K):
+def lenet(shape:tuple, K:int) -> nn.Module:
     "LeNet-5 with ReLU and max pooling"
     fits('lenet', shape, 12)
     C,H,W = shape
@@ -298,7 +298,7 @@ def lenet(shape, K):
         nn.Flatten(), nn.Linear(16*h*w, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, K))
 
 # %% ../nbs/130_networks.ipynb #e41cb485
-def alexnet(shape, K):
+def alexnet(shape:tuple, K:int) -> nn.Module:
     "AlexNet for small images"
     fits('alexnet', shape, 8)
     C,H,W = shape
@@ -309,7 +309,7 @@ def alexnet(shape, K):
         *conv(192, 256, 3, 1), *conv(256, 192, 3, 1), *conv(192, 192, 3, 1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(192*h*w, K))
 
 # %% ../nbs/130_networks.ipynb #ee6e3b27
-def vgg11(shape, K, norm='instance'):
+def vgg11(shape:tuple, K:int, norm='instance') -> nn.Module:
     "VGG-11 for small images"
     norm,(C,H,W),layers = choose(norm, NORMS, 'norm'),shape,[]
     pad = 3 if (H,W)==(28,28) else 1
@@ -332,9 +332,9 @@ class Residual(nn.Module):
             nn.Conv2d(width, width, 3, 1, 1, bias=False), norm(width, H, W))
         same = stride==1 and C==width
         self.shortcut = nn.Identity() if same else nn.Sequential(nn.Conv2d(C, width, 1, stride, bias=False), norm(width, H, W))
-    def forward(self, x): return F.relu(self.body(x) + self.shortcut(x))
+    def forward(self, x:Tensor) -> Tensor: return F.relu(self.body(x) + self.shortcut(x))
 
-def resnet18(shape, K, norm='instance'):
+def resnet18(shape:tuple, K:int, norm='instance') -> nn.Module:
     "ResNet-18 for small images: no pooling at the door, the mean over pixels at the end"
     fits(f'resnet18 with norm={norm}', shape, 9 if norm=='instance' else 1)
     norm,(C,H,W) = choose(norm, NORMS, 'norm'),shape
@@ -353,10 +353,10 @@ class Windows(nn.Module):
     def __init__(self, D, width, sizes):
         super().__init__()
         self.convs = nn.ModuleList(nn.Conv1d(D, width, n, padding=n//2) for n in sizes)
-    def forward(self, x): # (B,length,D) -> (B,width*len(sizes))
+    def forward(self, x:Tensor) -> Tensor: # (B,length,D) -> (B,width*len(sizes))
         return torch.cat([F.relu(c(x.mT)).amax(-1) for c in self.convs], 1)
 
-def textconv(shape, K, width:int=100): # filters of each size
+def textconv(shape:tuple, K:int, width:int=100) -> nn.Module: # filters of each size
     "TextConv: windows of three, four and five words, the maximum over the sentence, one linear layer"
     sizes = 3, 4, 5
     return nn.Sequential(Windows(shape[-1], width, sizes), nn.Linear(width*len(sizes), K))
@@ -368,7 +368,7 @@ class BiLSTM(nn.Module):
         super().__init__()
         self.W, self.U, self.b = (nn.Parameter(torch.empty(2, *s).uniform_(-width**-.5, width**-.5))
                                   for s in ((4*width, D), (4*width, width), (4*width,)))
-    def forward(self, x): # (B,length,D) -> (B,2*width)
+    def forward(self, x:Tensor) -> Tensor: # (B,length,D) -> (B,2*width)
         parts = torch.stack([x, x.flip(1)])@self.W[:,None].mT + self.b[:,None,None] # (2,B,length,4*width)
         h = c = parts.new_zeros(1, 1, self.U.shape[-1])
         seen = []
@@ -378,16 +378,16 @@ class BiLSTM(nn.Module):
             seen.append(h := o.sigmoid()*c.tanh())
         return torch.cat([*torch.stack(seen).amax(0)], -1)
 
-def bilstm(shape, K, width:int=100): # units of each direction
+def bilstm(shape:tuple, K:int, width:int=100) -> nn.Module: # units of each direction
     "An LSTM in both directions, the maximum over the sentence, one linear layer"
     return nn.Sequential(BiLSTM(shape[-1], width), nn.Linear(2*width, K))
 
 # %% ../nbs/130_networks.ipynb #cba1b159
 class Grey(nn.Module):
     "One channel shown three times"
-    def forward(self, x): return x.expand(-1, 3, -1, -1)
+    def forward(self, x:Tensor) -> Tensor: return x.expand(-1, 3, -1, -1)
 
-def from_torchvision(shape, K, name): # (C,H,W), classes, as `torchvision.models.list_models` has it
+def from_torchvision(shape:tuple, K:int, name:str) -> nn.Module: # (C,H,W), classes, as `torchvision.models.list_models` has it
     "A classifier of torchvision without its trained weights"
     from torchvision import models # here, because it takes longer to import than torch itself
     choose(name, models.list_models(module=models), 'torchvision network')
@@ -411,7 +411,7 @@ def read_option(
     raise ValueError(f'{name}: {option.name} must be a whole number of at least 1, as in {option.name}=2, not {value!r}')
 
 # %% ../nbs/130_networks.ipynb #b5921fa9
-def signed(net:Network, shape) -> Network: # (C,H,W)
+def signed(net:Network, shape:tuple) -> Network: # (C,H,W)
     "A network whose name ends in a digest of what it computes"
     theta, x = net.init(Generator().manual_seed(0)), torch.randn(8, *shape, generator=Generator().manual_seed(1))
     with torch.no_grad(): a,b = (net.apply(theta, x) for _ in range(2))
@@ -427,11 +427,11 @@ NETWORKS = dict(convnet=convnet, mlp=mlp, logistic=logistic, shallow=shallow, le
 FLAT = 'mlp', 'logistic', 'shallow' # take rows (B,D), images and sentences alike
 SERIAL = 'textconv', 'bilstm' # take sentences (B,length,D) alone
 
-def default_net(shape) -> str: # of an example
+def default_net(shape:tuple) -> str: # of an example
     "The network where nobody names one"
     return space_of(shape).net
 
-def flat(name:str, shape): # network's name, of an example
+def flat(name:str, shape:tuple) -> None: # network's name, of an example
     "One sentence where a network is given what it cannot take"
     if name not in (*NETWORKS, 'torchvision') or name in FLAT or len(shape)==(2 if name in SERIAL else 3): return
     has = {1:f'rows of {shape[0]} numbers', 2:f'sentences {tuple(shape)}'}.get(len(shape), f'images {tuple(shape)}')
@@ -450,17 +450,17 @@ def factory_of(spec:str, # as in `network`, but no callable
     factory = choose(name, NETWORKS, what)
     return partial(factory, **dict(read_option(name, factory, o) for o in options.split(',') if o))
 
-def has_spec(name:str, v): # of an option
+def has_spec(name:str, v:Any) -> None: # of an option
     "The rule of an option that is a network: a `Network`, a factory, or the spec of one"
     if not (isinstance(v, Network) or callable(v)): factory_of(v, name)
 
-def has_specs(name:str, v): # specs joined by +
+def has_specs(name:str, v:Any) -> None: # specs joined by +
     "The rule of several"
     for spec in str(v).split('+'): factory_of(spec, name)
 
 # %% ../nbs/130_networks.ipynb #b078ec8d
 def network(
-    spec, # 'convnet', 'convnet:width=32,depth=2', 'torchvision:resnet18', or a callable `(shape, K) -> nn.Module`
+    spec:str|Callable, # 'convnet', 'convnet:width=32,depth=2', 'torchvision:resnet18', or a callable `(shape, K) -> nn.Module`
     shape:tuple, # of an image, (C,H,W), a row, (D,), or a sentence, (length,D)
     K:int, # number of classes
 ) -> Network:
@@ -481,7 +481,7 @@ def features_of(net:Network, method:str) -> Callable: # `(theta, x) -> [...]`
 
 # %% ../nbs/130_networks.ipynb #362be1c9
 def centres(f:Tensor, # features (B,...), class by class
-            sizes, # images of each class
+            sizes:list, # images of each class
             w:Tensor=None, # weights (B,), in the same order; None: all equal
            ) -> Tensor: # (K,D)
     "The mean of every class"

@@ -10,13 +10,13 @@ __all__ = ['Count', 'Natural', 'above_0', 'Positive', 'NonNegative', 'Share', 'P
 import inspect
 from math import isfinite
 from numbers import Integral, Real
-from typing import Annotated, Callable, get_args, get_origin
+from typing import Annotated, Any, Callable, Collection, get_args, get_origin
 
 from .core import choose
 
 # %% ../nbs/050_options.ipynb #e62d8de0
 def whole(name:str, # of the argument
-          v, # its value
+          v:Any, # its value
           lo:int, # smallest that works
           hi:int|None=None, # largest that works; None: no limit
          ) -> int:
@@ -24,16 +24,17 @@ def whole(name:str, # of the argument
     if isinstance(v, Integral) and not isinstance(v, bool) and lo<=v<=(v if hi is None else hi): return int(v)
     raise ValueError(f"{name}: expected a whole number {f'from {lo} to {hi}' if hi is not None else f'of at least {lo}'}, found {v!r}")
 
-def at_least(lo:int): return lambda name, v: whole(name, v, lo)
+def at_least(lo:int) -> Callable: return lambda name, v: whole(name, v, lo)
 
 def number(ok:Callable, # `v -> bool`
-           said:str): # what it must be
+           said:str, # what it must be
+          ) -> Callable:
     "A rule for numbers"
     def rule(name, v):
         if not (isinstance(v, Real) and isfinite(v) and ok(v)): raise ValueError(f"{name}: found {v}; expected a number {said}")
     return rule
 
-def one_of(names): # a dict or any collection, or a function that gives one
+def one_of(names:Collection|Callable) -> Callable: # a dict or any collection, or a function that gives one
     "A rule for names"
     return lambda name, v: choose(v, names() if callable(names) else names, name)
 
@@ -55,7 +56,7 @@ def options_of(f:Callable) -> dict:
     "Names and defaults of a function's optional arguments"
     return {k:p.default for k,p in parameters(f).items()}
 
-def plain(p:inspect.Parameter):
+def plain(p:inspect.Parameter) -> Any:
     "The type of an option: as annotated, else that of its default"
     if p.annotation is p.empty: return type(p.default)
     return get_args(p.annotation)[0] if get_origin(p.annotation) is Annotated else p.annotation
@@ -65,8 +66,9 @@ def rules(p:inspect.Parameter) -> tuple:
     return p.annotation.__metadata__ if get_origin(p.annotation) is Annotated else ()
 
 # %% ../nbs/050_options.ipynb #5f829842
-def check(name:str, v, # of an option
-          p:inspect.Parameter): # as `parameters` gives it
+def check(name:str, v:Any, # of an option
+          p:inspect.Parameter, # as `parameters` gives it
+         ) -> None:
     "One sentence for a value that an option cannot have; None is always the default"
     if v is None: return
     kind = plain(p)
@@ -78,6 +80,6 @@ def check(name:str, v, # of an option
     for rule in rules(p): rule(name, v)
     if kind is int and not isinstance(v, Integral): raise ValueError(f"{name}: found {v!r}; expected a whole number")
 
-def check_all(given:dict, known:dict, what:str='option'): # name -> value, name -> `inspect.Parameter`
+def check_all(given:dict, known:dict, what:str='option') -> None: # name -> value, name -> `inspect.Parameter`
     "The same for several, and for names that are none"
     for k,v in given.items(): check(k, v, choose(k, known, what))

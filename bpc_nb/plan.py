@@ -11,7 +11,7 @@ import shutil, time
 from math import ceil
 from pathlib import Path
 from statistics import median
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 
@@ -58,8 +58,8 @@ def drawn_on(of:Callable, # number -> function
     return a + max(b - a, a/4)*(n - few)/few, first + more
 
 # %% ../nbs/930_plan.ipynb #eef03a88
-def of_experts(data:Data, net:Network, device, n, epochs, lr, part, batch, momentum, weight_decay, loss, augment, bf16, group,
-               **_) -> tuple:
+def of_experts(data:Data, net:Network, device:str, n:int, epochs:int, lr:float, part:float, batch:int, momentum:float,
+               weight_decay:float, loss:str, augment:str, bf16:bool, group:int|None, **_) -> tuple:
     "Seconds of all experts: one batch of a group, times the number of batches"
     E, xy, N = energy(accelerate(net, bf16).apply, loss), [t.to(device) for t in data.train], len(data.train.y)
     group = group or (n if together(net, device) else 1)
@@ -72,7 +72,7 @@ def of_experts(data:Data, net:Network, device, n, epochs, lr, part, batch, momen
     return t*ceil(n/group)*epochs*ceil(part*N/batch), first
 
 # %% ../nbs/930_plan.ipynb #f263720a
-def of_looks(data:Data, S:Coreset, net:Network, config:dict, device) -> tuple:
+def of_looks(data:Data, S:Coreset, net:Network, config:dict, device:str) -> tuple:
     "Seconds of one look at the held-out part"
     o, R, few = PROTOCOLS[config['select_protocol']], config['select_runs'], 8
     train_few, first = drawn_on(lambda n: lambda: students(S, net, R, **o | dict(epochs=n)), few, 1)
@@ -87,7 +87,7 @@ def peak_from_here() -> float:
     except OSError: pass
     return peak()
 
-def of_step(method:str, S:Coreset, net:Network, data:Data, config:dict, device) -> tuple: # S: examples to start from
+def of_step(method:str, S:Coreset, net:Network, data:Data, config:dict, device:str) -> tuple: # S: examples to start from
     "Seconds of a step, what the first one took more, and MB; nothing where no step is taken"
     before, stand_in = peak_from_here(), lambda net: Pair(*[net.init(stream(0)).to(device)]*2)
     t, k = task(method, data, net, config, make=stand_in, device=device), next((k for k in LINEAR if config.get(k)), None)
@@ -107,7 +107,7 @@ def of_step(method:str, S:Coreset, net:Network, data:Data, config:dict, device) 
 
 LINEAR = dict(L=2, real=16) # options that a step's time is linear in, and values that are short
 
-def memory_at(n:int, used) -> float: # used: of (number, MB)
+def memory_at(n:int, used:list) -> float: # used: of (number, MB)
     "Memory of a step: what was seen, drawn on where it clearly grows with the number, as where the chain is unrolled"
     (a, x), (b, y) = used[0], used[-1]
     return y + (y - x)*(n - b)/(b - a) if b > a and y > 1.2*x else y
@@ -130,9 +130,9 @@ def decided(data:Data, net:Network, config:dict, own:dict) -> dict: # own: optio
 
 # %% ../nbs/930_plan.ipynb #ea757ef4
 def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `distill`
-         buffer=None, # folder of a trajectory buffer that is there already
+         buffer:str|Path=None, # folder of a trajectory buffer that is there already
          streams:int=None, # draws per step; None: one for each rank
-         **options) -> dict: # of the run, as in `distill`
+         **options:Any) -> dict: # of the run, as in `distill`
     "Time, memory and disk of a run, from a short calibration on this machine"
     if device=='auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     if not isinstance(data, Data): data = load(data)
@@ -161,7 +161,8 @@ def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `disti
                 choices=formats_of(fit) | dict(why=fit.why) | decided(data, net, config, own), advice=advice(memory, disk, device, own))
 
 # %% ../nbs/930_plan.ipynb #ba82ad68
-def advice(memory, disk, device, own, free=None, room=None) -> list: # MB; free, room: what there is, None: looked up
+def advice(memory:float, disk:float, device:str, own:dict,
+           free:float=None, room:float=None) -> list: # MB; free, room: what there is, None: looked up
     "A sentence for everything that does not fit"
     free, room = free or free_mb(device), room or shutil.disk_usage(cache_folder().anchor).free/1e6
     says = []

@@ -7,6 +7,8 @@ __all__ = ['gaussian_of', 'distances', 'some_rows', 'white', 'moved_on', 'total_
            'in_total', 'psvi', 'contrastive']
 
 # %% ../nbs/844_points.ipynb #88914edf
+from typing import Callable
+
 import torch
 from torch import Generator, Tensor
 from torch.func import vmap
@@ -75,10 +77,11 @@ def cd_loss(m:Model, S:Rows, pos:Tensor, neg:Tensor) -> Tensor: # (K,P) each, dr
     return total_of(m, S, neg).mean() - total_of(m, S, pos).mean()
 
 # %% ../nbs/844_points.ipynb #d06348d2
-def learned_points(m:Model, rows:Rows, S:Rows, loss, # S: where to begin; loss: `(S, q, tau, gen) -> scalar`, q: Laplace's Gaussian of S
+def learned_points(m:Model, rows:Rows,
+                   S:Rows, loss:Callable, # S: where to begin; loss: `(S, q, tau, gen) -> scalar`, q: Laplace's Gaussian of S
                    sd:float=1., steps:int=300, lr:float=.1, # deviation of the prior
                    begin:int=1000, # rows that the first, wide posterior is worth; at least N: no temperature
-                   seed:int=0, look=None) -> Rows: # look: `(step, S)`, after each step
+                   seed:int=0, look:Callable=None) -> Rows: # look: `(step, S)`, after each step
     "Points and weights, and labels that are numbers, that go down a loss"
     u, y, v = S.x.clone().requires_grad_(), S.y.clone().requires_grad_(m.wants=='number'), torch.zeros_like(S.w).requires_grad_()
     gen, opt = stream(seed, 'points'), torch.optim.Adam([t for t in (u, y, v) if t.requires_grad], lr)
@@ -110,7 +113,7 @@ def in_total(m:Model, S:Rows, pos:Tensor, sd:float=1., rounds:int=5, draws:int=1
 # %% ../nbs/844_points.ipynb #2fea3e5e
 def psvi(m:Model, rows:Rows, M:int, # points
          sd:float=1., steps:int=300, lr:float=.1, samples:int=64, batch:int=1000, # draws of q, and rows, of a step
-         flights:int=0, begin:int=1000, seed:int=0, look=None) -> Rows: # as in `moved_on` and `learned_points`
+         flights:int=0, begin:int=1000, seed:int=0, look:Callable=None) -> Rows: # as in `moved_on` and `learned_points`
     "Pseudo-points by sparse variational inference"
     def loss(S, q, tau, gen):
         z = white(torch.randn(samples, len(q.mean), generator=gen, dtype=S.x.dtype))
@@ -120,7 +123,7 @@ def psvi(m:Model, rows:Rows, M:int, # points
 
 def contrastive(m:Model, rows:Rows, M:int, pos:Tensor, # draws (n,P) of the data's posterior
                 sd:float=1., steps:int=300, lr:float=.1, samples:int=64, # as in `psvi`
-                flights:int=0, begin:int=1000, seed:int=0, look=None) -> Rows: # likewise
+                flights:int=0, begin:int=1000, seed:int=0, look:Callable=None) -> Rows: # likewise
     "Pseudo-points by contrastive divergence"
     p = gaussian_of(pos)
     L = torch.linalg.cholesky(p.cov)

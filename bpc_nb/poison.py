@@ -8,7 +8,7 @@ __all__ = ['STEP_SIZE', 'LOOKED_AT', 'as_wished', 'wished', 'attack', 'after', '
            'suspicions', 'sound_inspection']
 
 # %% ../nbs/790_poison.ipynb #cdcfcad2
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -62,7 +62,7 @@ def after(net:Network, S:Coreset, # with its own steps, as students see it
     tensors = [t for t in (S.x, S.y, S.w) if t is not None]
     return in_order(energy(net.apply, fit_of(S)), thetas, tensors, S.steps, together(net, S.x.device))
 
-def none_missing(data:Data, part:str):
+def none_missing(data:Data, part:str) -> None:
     "One sentence for a part that has no example of a class"
     if few := [k for k in range(data.K) if not (getattr(data, part).y==k).any()]:
         name, item = data.classes[few[0]] if data.classes else few[0], space_of(data.shape).item
@@ -78,14 +78,14 @@ def called(net:Network, thetas:Tensor, data:Data, part:str='held') -> Tensor: # 
     return torch.stack([share[y==k].mean(0) for k in range(data.K)])
 
 # %% ../nbs/790_poison.ipynb #34980820
-def class_number(name, # its name, or its number
+def class_number(name:str|int, # its name, or its number
                  data:Data, what:str) -> int: # what: the argument's name
     "The number of a class, or one sentence"
     names = {str(c):i for i,c in enumerate(data.classes)}
     return choose(str(name), {str(i):i for i in range(data.K)} | names, what)
 
-def sound_attack(data:Data, attacked, target, # as in `poison`
-                 **options) -> tuple: # of `poison` and `attack`
+def sound_attack(data:Data, attacked:str|int|None, target:str|int|None, # as in `poison`
+                 **options:Any) -> tuple: # of `poison` and `attack`
     "Numbers of two different classes, or one sentence for them or for an option"
     for k,v in dict(attacked=attacked, target=target).items():
         if v is None: raise ValueError(f"{k}: name a class with {k}=, one of {', '.join(map(str, data.classes or range(data.K)))}")
@@ -102,12 +102,12 @@ LOOKED_AT = 5 # of the networks to learn from say at a look what the attack does
 
 def poison(data:Data, net:Network,
            thetas:Tensor, # trained networks (R,P) to learn from
-           attacked, target, # the class that shall be forgotten and what it shall be called, by name or number
+           attacked:str|int, target:str|int, # the class that shall be forgotten and what it shall be called, by name or number
            ipc:Count=10, # images per class; published: 10
            step:Positive=.02, # step size at the start; published: .02
            steps:Count=400, # outer steps
            lr:Positive=.05, # of the images, by Adam
-           seed:int=0, progress:bool=True, **options) -> Coreset: # options of `attack`
+           seed:int=0, progress:bool=True, **options:Any) -> Coreset: # options of `attack`
     "Images and a step size that make trained networks forget a class in one step"
     k, t = sound_attack(data, attacked, target, ipc=ipc, step=step, steps=steps, lr=lr, seed=seed, **options)
     S = data.draw(ipc, stream(seed, 'start'))._replace(steps=torch.full((1,1), step))
@@ -176,7 +176,7 @@ def inspected(coreset:Coreset, # where it comes from is not known
     return dict(falls=fall.tolist(), typical=typical, singled_out=out, broken=typical > most, own_steps=own, steps=S.steps.numel(),
                 networks=len(thetas), part=part, **image_facts(S, data))
 
-def suspicions(found:dict, classes) -> list: # of sentences; found: as `inspected` gives it
+def suspicions(found:dict, classes:tuple) -> list: # of sentences; found: as `inspected` gives it
     "What speaks against a coreset, in words"
     name = lambda k: classes[k] if classes else k
     out = ["class {} falls by {:.0f} points when trained networks take the coreset's steps, and {:.0f} % of its images are called {}; "
@@ -187,7 +187,7 @@ def suspicions(found:dict, classes) -> list: # of sentences; found: as `inspecte
     return out
 
 # %% ../nbs/790_poison.ipynb #782ccfd7
-def sound_inspection(**options): # of `inspected`
+def sound_inspection(**options:Any) -> None: # of `inspected`
     "One sentence for an option that means nothing"
     choose(options.get('part', 'held'), ('train','held','test'), 'part')
     check_all(options, parameters(inspected))

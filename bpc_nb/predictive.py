@@ -10,9 +10,11 @@ __all__ = ['TABLE3', 'POSTERIORS', 'EVALUATORS', 'average', 'table3_row', 'setti
 # %% ../nbs/320_predictive.ipynb #449aae92
 import math
 from functools import partial
+from typing import Any, Callable
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from .augment import augment as augmentation, suited
@@ -30,9 +32,9 @@ from .show import figure, tidy
 
 # %% ../nbs/320_predictive.ipynb #a34aa25c
 def average(net:Network,
-            thetas, # (D,P), draws
+            thetas:Tensor, # (D,P), draws
             of:Tensor, # images (M,C,H,W) that normalisation layers take their statistics from: the coreset's
-            x, y, # test images (N,C,H,W) and labels (N,)
+            x:Tensor, y:Tensor, # test images (N,C,H,W) and labels (N,)
             batch:int=500, # images at a time; makes no difference
            ) -> tuple: # probs (N,K) float64, log likelihood per image (D,), accuracy (D,)
     "Mean of the probabilities of all draws, and how each does alone"
@@ -69,7 +71,7 @@ POSTERIORS = { # what they add to Table 3, or replace
 
 def settings(protocol:str, # a name in `POSTERIORS`
              ipc:int, # images per class
-             **given, # what is to be different
+             **given:Any, # what is to be different
             ) -> dict:
     "Everything that a protocol decides, for a coreset of this size"
     p = choose(protocol, POSTERIORS, 'protocol')
@@ -119,7 +121,7 @@ def chains_of(coreset:Coreset, net:Network,
     return sample(alg, alg.init(theta), n, gen, burn, progress=progress, eps=eps)
 
 # %% ../nbs/320_predictive.ipynb #57009240
-def mixing(values, # (R,n), one number per draw
+def mixing(values:Tensor, # (R,n), one number per draw
           ) -> dict: # rhat, ess; None where they cannot be had
     "Do chains agree on a number?"
     nothing = dict(rhat=None, ess=None)
@@ -144,7 +146,7 @@ def posterior_metrics(S:Coreset, # what students see
                       data:Data, net:Network,
                       seed:int, part:str, # of starts and chains; 'test', 'held' or 'train'
                       protocol:str, progress:bool=False,
-                      **given, # settings of the protocol that are to be different
+                      **given:Any, # settings of the protocol that are to be different
                      ) -> dict: # plain values
     "Metrics of the posterior predictive, and what there is to doubt them by"
     o = settings(protocol, max(1, len(S.x)//data.K), **given)
@@ -162,11 +164,11 @@ def posterior_metrics(S:Coreset, # what students see
 def predictive(coreset:Coreset, # what to judge
                data:Data, # whose test part is used; `part` says otherwise
                protocol:str='hmc', # a name in `POSTERIORS`
-               net=None, # a `Network`, a spec or a factory; None: the one that the coreset was made with
+               net:str|Network|Callable=None, # a `Network`, a spec or a factory; None: the one that the coreset was made with
                seed:int=0, # of starts and chains
                part:str='test', # 'test', or 'held' for selection
                device='cpu', progress:bool=False,
-               **given, # settings of the protocol that are to be different
+               **given:Any, # settings of the protocol that are to be different
               ) -> dict: # plain values
     "Metrics of the posterior predictive of a coreset"
     S, data, net = ready(coreset, data, net, device)
@@ -175,7 +177,7 @@ def predictive(coreset:Coreset, # what to judge
         labels=label_kind(S))
 
 # %% ../nbs/320_predictive.ipynb #d9017965
-def ready(coreset, data, net, device): # as in `predictive`
+def ready(coreset:Coreset, data:Data, net:str|Network|Callable|None, device:str) -> tuple: # as in `predictive`
     "What students see of a coreset, on the device; data in its model space; the network that it was made with"
     coreset, data, net = matched(coreset, data, net)
     return examples_of(coreset, device), data, net
@@ -187,8 +189,8 @@ def by_posterior(protocol:str, /, # a name in `POSTERIORS`
                  seed:tuple, # (of the task, what for); on every part and for every coreset the chains have the same draws
                  part:str, # 'test', 'held' or 'train'
                  runs=range(1), # numbers of the runs
-                 tick=None, # None: no progress is shown
-                 **given, # settings of the protocol that are to be different
+                 tick:Callable=None, # None: no progress is shown
+                 **given:Any, # settings of the protocol that are to be different
                 ) -> list: # a row for each run
     "The posterior predictive of a coreset"
     for k in given: choose(k, settings(protocol, 1), f"option of {protocol}")
@@ -198,8 +200,8 @@ EVALUATORS = {p: partial(by_posterior, p) for p in POSTERIORS}
 
 # %% ../nbs/320_predictive.ipynb #458e80c8
 def show_reliability(named:dict, # name -> probs (N,K)
-                     y, # (N,)
-                     bins:int=15, adaptive:bool=True): # as in `reliability`
+                     y:Tensor, # (N,)
+                     bins:int=15, adaptive:bool=True) -> Figure: # as in `reliability`
     "Accuracy against confidence, a line for each; above the diagonal is underconfident"
     fig, (ax,) = figure(3., 2.6)
     ax.plot([0,1], [0,1], 'k', lw=.8)
@@ -211,8 +213,8 @@ def show_reliability(named:dict, # name -> probs (N,K)
     return fig
 
 # %% ../nbs/320_predictive.ipynb #2d882ab5
-def released(E, # energy
-             eps, steps, sigma_r, # step size, steps of a flight, scale of momenta
+def released(E:Callable, # energy
+             eps:float, steps:int, sigma_r:float, # step size, steps of a flight, scale of momenta
             ) -> Algorithm:
     "HMC as the code of Kim et al. decides: not a valid sampler, for comparison with printed figures"
     at = field(E)
@@ -226,8 +228,8 @@ def released(E, # energy
     return Algorithm(partial(start, at), step)
 
 # %% ../nbs/320_predictive.ipynb #d70b79d5
-def compat_metrics(probs, # (D,N,K), of each draw
-                   y, # (N,)
+def compat_metrics(probs:Tensor, # (D,N,K), of each draw
+                   y:Tensor, # (N,)
                    batch:int=128, # theirs
                   ) -> dict: # under names of their own
     "Accuracy, NLL, ECE and Brier score by the formulas of Kim et al.'s released evaluator"
@@ -245,8 +247,8 @@ def compat_metrics(probs, # (D,N,K), of each draw
 # %% ../nbs/320_predictive.ipynb #2dbf52b4
 def compat_kim2022(coreset:Coreset, data:Data,
                    sampler:str='hmc', # or 'a-sghmc'
-                   net=None, seed:int=0, part:str='test', device='cpu', batch:int=128,
-                   **given, # entries of `TABLE3` that are to be different
+                   net:str|Network|Callable=None, seed:int=0, part:str='test', device='cpu', batch:int=128,
+                   **given:Any, # entries of `TABLE3` that are to be different
                   ) -> dict: # keys end in `_compat_kim2022`
     "The released evaluator of Kim et al. 2022, for comparison with printed figures alone"
     S, data, net = ready(without_steps(coreset, 'compat_kim2022'), data, net, device)

@@ -7,6 +7,7 @@ __all__ = ['LINE', 'where', 'Lines', 'bar', 'board']
 
 # %% ../nbs/040_progress.ipynb #8e7c940e
 import sys
+from pathlib import Path
 from typing import Callable
 
 from tqdm.auto import tqdm as widget
@@ -28,9 +29,9 @@ def where() -> str: # 'terminal', 'notebook', 'log' or 'nowhere'
 class Lines:
     "A file on which every refresh of a bar is a line"
     def __init__(self, file): self.file = file
-    def write(self, text):
+    def write(self, text:str) -> None:
         if text := text.strip('\r\n '): print(text, file=self.file, flush=True)
-    def flush(self): pass
+    def flush(self) -> None: pass
 
 LINE = '{desc}: {n_fmt} of {total_fmt}{unit}s, {rate_fmt}, {remaining} left{postfix}'
 
@@ -47,7 +48,7 @@ def bar(total:int, # steps of the task
     return tqdm(**own, disable=at=='nowhere', dynamic_ncols=True)
 
 # %% ../nbs/040_progress.ipynb #e4d51784
-def board(folder, # gets the event files
+def board(folder:str|Path, # gets the event files
           transform:Transform, # of the data
          ) -> Callable: # `(state, row)`, a callback of `distill`
     "Log the numbers and the best images of a run for TensorBoard"

@@ -23,9 +23,10 @@ from pathlib import Path
 from runpy import run_path
 from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
-from typing import Callable, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 import torch
+from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -49,10 +50,10 @@ class Clock:
     "Seconds of a run's own work, on the wall and of the processor"
     def __init__(self, now:Callable=both_clocks): self.now, self.off = now, now()
     def read(self) -> tuple: return tuple(t-o for t,o in zip(self.now(), self.off))
-    def charge(self, spent): self.off = tuple(o-s for o,s in zip(self.off, spent)) # work that was done elsewhere
+    def charge(self, spent:Iterable) -> None: self.off = tuple(o-s for o,s in zip(self.off, spent)) # work that was done elsewhere
 
     @contextmanager
-    def paused(self):
+    def paused(self) -> Iterator:
         "What happens here is not counted"
         before = self.now()
         try: yield
@@ -87,7 +88,7 @@ def watched(clock:Clock, out:Path, enough:float, by:str) -> tuple: # ([`Seen`], 
 
 # %% ../nbs/925_quality.ipynb #23433f16
 @contextmanager
-def empty_cache():
+def empty_cache() -> Iterator:
     "Nothing that was made before is at hand"
     before = os.environ.get('BPC_CACHE')
     with TemporaryDirectory(prefix='bpc_') as folder:
@@ -97,7 +98,7 @@ def empty_cache():
             del os.environ['BPC_CACHE']
             if before is not None: os.environ['BPC_CACHE'] = before
 
-def experts_paid(data:Data, config:dict, device, paid:dict) -> tuple: # paid: folder -> what its experts took; is added to
+def experts_paid(data:Data, config:dict, device:str, paid:dict) -> tuple: # paid: folder -> what its experts took; is added to
     "What the experts of a configuration take, as a reading of the clock"
     clock = Clock()
     b = buffer_for(data, network(config['net'], data.shape, data.K), config['experts'], device, progress=False)
@@ -105,7 +106,7 @@ def experts_paid(data:Data, config:dict, device, paid:dict) -> tuple: # paid: fo
 
 # %% ../nbs/925_quality.ipynb #524b7373
 def followed(method:str, data:Data, ipc:int, enough:float, # seconds
-             points:int=12, by:str='seconds', seed:int=0, device='cpu', paid:dict={}, **options) -> tuple: # ([`Seen`], what was used)
+             points:int=12, by:str='seconds', seed:int=0, device='cpu', paid:dict={}, **options:Any) -> tuple: # ([`Seen`], what was used)
     "Run a method by its recipe until its seconds are over"
     m = registry()[method]
     options = {k:v for k,v in options.items() if k in known_to(m)}
@@ -123,7 +124,7 @@ def followed(method:str, data:Data, ipc:int, enough:float, # seconds
         return seen or [Seen(*clock.read(), 0, 0, best)], used
 
 # %% ../nbs/925_quality.ipynb #ff13dc60
-def judged_rows(name:str, seen, judge:Callable) -> tuple: # judge: `coreset -> dict`, of `evaluate`; (rows, what else to say)
+def judged_rows(name:str, seen:list, judge:Callable) -> tuple: # judge: `coreset -> dict`, of `evaluate`; (rows, what else to say)
     "A row for every point of a curve whose students do not diverge"
     found, rows = {}, []
     for s in seen:
@@ -150,11 +151,11 @@ class Peer(NamedTuple):
     options: tuple = () # words of its command line
 
     @property
-    def title(self): return f'{self.name}, published code'
+    def title(self) -> str: return f'{self.name}, published code'
 
 def source_of(path:Path) -> str: return path.read_text(errors='replace') if path.is_file() else ''
 
-def peer_at(path) -> Peer: # of a checkout, or of a script in one
+def peer_at(path:str|Path) -> Peer: # of a checkout, or of a script in one
     "Recognise a published code by its files"
     at = Path(path).expanduser().resolve()
     folder = at.parent if at.is_file() else at
@@ -167,7 +168,7 @@ def peer_at(path) -> Peer: # of a checkout, or of a script in one
 # %% ../nbs/925_quality.ipynb #f33caacf
 def takes(p:Peer, script:str) -> set: return {*re.findall(r"""add_argument\(\s*['"](--\w+)""", source_of(p.folder/script))} # options
 
-def with_options(peers, typed:str) -> list: # peers: [`Peer`]; typed: '--num_experts 10 --train_epochs 5'
+def with_options(peers:list, typed:str) -> list: # peers: [`Peer`]; typed: '--num_experts 10 --train_epochs 5'
     "Peers with their options, or one sentence for an option that none of them has"
     words = shlex.split(typed)
     if words and not words[0].startswith('--'): raise ValueError(f"peer_options: found {typed!r}; expected --name value pairs")
@@ -217,12 +218,12 @@ class Enough(BaseException):
 
 GROWN = 1.25 # seconds of a snapshot over those of the one before
 
-def images_of(optimiser, shape) -> Tensor|None: # shape: (M,C,H,W)
+def images_of(optimiser:torch.optim.Optimizer, shape:tuple|list) -> Tensor|None: # shape: (M,C,H,W)
     "The synthetic images, if these are all that an optimiser moves"
     ps = [p for g in optimiser.param_groups for p in g['params']]
     return ps[0] if len(ps)==1 and tuple(ps[0].shape)==tuple(shape) else None
 
-def snapshots(clock:Clock, shape, enough:float, by:str, keep:Callable) -> tuple: # keep: `(images, seconds, cpu, step)`
+def snapshots(clock:Clock, shape:tuple|list, enough:float, by:str, keep:Callable) -> tuple: # keep: `(images, seconds, cpu, step)`
     "A hook after every step of an optimiser, and what keeps the last images"
     at = dict(x=None, step=0, kept=0, next=0.)
     def snapshot():
@@ -251,10 +252,11 @@ def dataset_of(parts:dict, # train and held as (images, labels), and the classes
         return (C, tuple(side), len(names), names, [0.]*C, [1.]*C, pairs['train'], pairs['held'], tested) + (None, same, same)*more
     return get_dataset
 
-def unjudged(it, net, *_, **__) -> tuple: return net, 0., 0. # their `evaluate_synset`: a network, accuracies in training and test
+def unjudged(it:int, net:Any,
+             *_, **__:Any) -> tuple: return net, 0., 0. # their `evaluate_synset`: a network, accuracies in training and test
 
 # %% ../nbs/925_quality.ipynb #d6a1fba0
-def peer_work():
+def peer_work() -> None:
     "What a peer's process does: its scripts, on our images, until the time is over"
     job, folder = loads(sys.stdin.readline()), Path.cwd()
     for m in 'torchvision', 'scipy.ndimage': import_module(m) # what all of them import is not their time
@@ -300,7 +302,7 @@ def run_peer(p:Peer, data:Data, ipc:int, enough:float, by:str='seconds', seed:in
 def last_line(said:str) -> str: return next((l.strip() for l in reversed(re.split(r'[\r\n]', said)) if l.strip()), 'it said nothing')
 
 # %% ../nbs/925_quality.ipynb #cf9caf85
-def judge_of(data:Data, ipc:int, net:str, protocol:str, runs:int, seed:int, device) -> tuple: # (judge, what it is, random images)
+def judge_of(data:Data, ipc:int, net:str, protocol:str, runs:int, seed:int, device:str) -> tuple: # (judge, what it is, random images)
     "The students that judge everything, and what random real images are worth to them"
     whole('runs', runs, 1); choose(protocol, PROTOCOLS, 'protocol')
     judge = partial(evaluate, data=data, runs=runs, protocol=protocol, net=net, seed=seed, eight_bit=False, device=device)
@@ -308,7 +310,7 @@ def judge_of(data:Data, ipc:int, net:str, protocol:str, runs:int, seed:int, devi
     said = {k:r[k] for k in ('net','protocol','epochs','runs','seed','n_test')}
     return judge, said, {k:round(r[k+'_random'], 5) for k in ('accuracy_mean','accuracy_std')}
 
-def named_methods(methods) -> list: # 'all', 'none' or names
+def named_methods(methods:str|list) -> list: # 'all', 'none' or names
     "Names of methods, checked"
     return [*registry()] if methods=='all' else [] if methods=='none' else [m for m in as_list(methods) if choose(m, registry(), 'method')]
 
@@ -351,7 +353,7 @@ def quality(data:str='digits', # a data set's name, a folder of class folders, a
 # %% ../nbs/925_quality.ipynb #61dc14ab
 def curve_of(found:dict, name:str) -> list: return [r for r in found['rows'] if r['method']==name] # in order of time
 
-def accuracy_at(rows, seconds:float, clock:str) -> str: # rows: of one method
+def accuracy_at(rows:list, seconds:float, clock:str) -> str: # rows: of one method
     "The accuracy that is there at a time, in percent"
     before = [r for r in rows if r[clock] <= seconds]
     return f"{100*before[-1]['accuracy_mean']:.1f}" if before else '-'
@@ -372,7 +374,7 @@ def quality_report(found:dict) -> str: # from `quality`
     return '\n'.join([*lines, f"{'random real examples':40}{100*found['control']['accuracy_mean']:32.1f}"])
 
 # %% ../nbs/925_quality.ipynb #3c6a6055
-def set_apart(ys, gap:float) -> list: # ys: heights
+def set_apart(ys:list, gap:float) -> list: # ys: heights
     "Heights in the same order, none nearer to another than `gap`, each near its own"
     order, out, groups = sorted(range(len(ys)), key=lambda i: ys[i]), [0.]*len(ys), []
     for i in order:
@@ -383,12 +385,12 @@ def set_apart(ys, gap:float) -> list: # ys: heights
         for j,i in enumerate(g): out[i] = middle(ys, g) + gap*(j - (len(g)-1)/2)
     return out
 
-def middle(ys, group) -> float: return sum(ys[i] for i in group)/len(group)
+def middle(ys:list, group:list) -> float: return sum(ys[i] for i in group)/len(group)
 
 # %% ../nbs/925_quality.ipynb #43c36c37
 COLOURS = ['#1f77b4','#ff7f0e','#2ca02c','#d62728','#9467bd','#8c564b','#e377c2','#7f7f7f','#bcbd22','#17becf']
 
-def draw_quality(found:dict): # from `quality`, or a line of its file
+def draw_quality(found:dict) -> Figure: # from `quality`, or a line of its file
     "Accuracy against seconds, a line for each method"
     clock, curves = found['clock'], {n:curve_of(found, n) for n in found['used']}
     curves = {n:rows for n,rows in curves.items() if rows}
@@ -414,12 +416,12 @@ BELOW = 10 # points under random images: what is lower lies on the edge
 QUALITY_AXIS = dict(cpu='CPU seconds of all work, on one thread', seconds='seconds of all work')
 
 # %% ../nbs/925_quality.ipynb #a277e088
-def told_apart_by(n:str, l:dict, like) -> str: # of a published code; like: all lines that may have it
+def told_apart_by(n:str, l:dict, like:list) -> str: # of a published code; like: all lines that may have it
     "Its name, with the options that not all of its lines have"
     pairs = lambda l: {*zip(*[iter(l['used'][n].get('options', []))]*2)}
     return ', '.join([n, *map(' '.join, sorted(pairs(l) - set.intersection(*(pairs(m) for m in like if n in m['used']))))])
 
-def latest_quality(lines) -> dict: # of `quality`, the newest last
+def latest_quality(lines:list) -> dict: # of `quality`, the newest last
     "Lines like the last in one: of a method that was measured again, the last time"
     same = lambda l: tuple(dumps(l[k]) for k in ('data','ipc','clock','judge'))
     like = [l for l in lines if same(l)==same(lines[-1])]
@@ -430,7 +432,7 @@ def latest_quality(lines) -> dict: # of `quality`, the newest last
 # %% ../nbs/925_quality.ipynb #0820cfc6
 QUALITY_QUICK = dict(methods='herding,dm', seconds=10, runs=2, net='convnet:width=16,depth=2', set=dict(net='convnet:width=16,depth=2'))
 
-def of_kind(kinds, given:dict) -> Callable: # given: what was typed
+def of_kind(kinds:str|list, given:dict) -> Callable: # given: what was typed
     "What measures these kinds, or one sentence for an option that would change nothing"
     kinds = as_list(kinds)
     if 'quality' in kinds and len(kinds) > 1: raise ValueError("kinds: quality is measured by itself; give --kinds quality alone")
@@ -445,7 +447,7 @@ def bpc_bench(quick:bool=False, # digits, a narrow network, float32 only: under 
               out:str=None, # file of JSON lines to add the result to, e.g. results/tools/bench.jsonl
               png:str=None, # file to draw into, with --kinds quality
               json:bool=False, # print one JSON object
-              **given): # of `bench` or `quality`
+              **given:Any) -> dict|str: # of `bench` or `quality`
     "Time and memory of our steps and others', or accuracy against seconds"
     f = of_kind(given.get('kinds', 'step'), {k:v for k,v in given.items() if k!='kinds'})
     if png and f is bench: raise ValueError("png: only --kinds quality is drawn; give it with that")

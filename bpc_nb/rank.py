@@ -9,9 +9,10 @@ __all__ = ['TRAINING', 'networks_of', 'spelt_out', 'score', 'in_order_of_score',
 import time, tomllib
 from itertools import product
 from pathlib import Path
+from typing import Callable
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from .core import Coreset, choose
 from .data import Data
@@ -25,7 +26,7 @@ from .progress import bar
 # %% ../nbs/876_rank.ipynb #6c8ae19c
 TRAINING = {k for k in options_of(students)} - {'runs','seed','at_once','tick'} # options of a student's training
 
-def networks_of(file) -> list: # TOML: of dicts with `net` and options of training
+def networks_of(file:str|Path) -> list: # TOML: of dicts with `net` and options of training
     "The networks of a file, each with its training"
     try: tables = tomllib.loads(Path(file).read_text(encoding='utf-8')).get('networks')
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
@@ -85,22 +86,22 @@ def in_order_of_score(S:Coreset, data:Data, some:list, # of candidates
     return sorted(rows, key=lambda r: -r['accuracy'])
 
 # %% ../nbs/876_rank.ipynb #6fc844c9
-def ranks(v) -> torch.Tensor: # numbers (n,) -> ranks, equal ones share theirs
+def ranks(v:list|Tensor) -> torch.Tensor: # numbers (n,) -> ranks, equal ones share theirs
     "Ranks from 0"
     v = torch.as_tensor(v, dtype=torch.float64)
     return ((v[:,None] > v).sum(1) + (v[:,None] >= v).sum(1) - 1)/2
 
-def spearman(a, b) -> float: # numbers (n,) each
+def spearman(a:list|Tensor, b:list|Tensor) -> float: # numbers (n,) each
     "Correlation of ranks"
     a, b = (r - r.mean() for r in (ranks(a), ranks(b)))
     return ((a*b).sum()/(a.norm()*b.norm()).clamp(min=1e-12)).item()
 
-def regret(guess, truth, top:int=5) -> float: # accuracies (n,) each
+def regret(guess:list|Tensor, truth:list|Tensor, top:int=5) -> float: # accuracies (n,) each
     "What is lost by training the first few of a ranking alone"
     guess, truth = (torch.as_tensor(v, dtype=torch.float64) for v in (guess, truth))
     return (truth.max() - truth[guess.argsort(descending=True, stable=True)[:top]].max()).item()
 
-def interval(f, a, b, gen:Generator, times:int=1000, level:float=.95) -> tuple: # f: `(a, b) -> number`
+def interval(f:Callable, a:list|Tensor, b:list|Tensor, gen:Generator, times:int=1000, level:float=.95) -> tuple: # f: `(a, b) -> number`
     "Bootstrap interval over networks"
     a, b = (torch.as_tensor(v, dtype=torch.float64) for v in (a, b))
     drawn = torch.tensor([f(a[i], b[i]) for i in torch.randint(len(a), (times, len(a)), generator=gen)])

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
-from typing import Callable, NamedTuple
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import torch
 import torch.distributed as dist
@@ -39,7 +39,7 @@ def rank() -> int: return PLACE.get().rank
 def world() -> int: return PLACE.get().world
 
 @contextmanager
-def as_rank(*place): # as in `Place`
+def as_rank(*place:Any) -> Iterator: # as in `Place`
     "Stand somewhere else for a while"
     token = PLACE.set(Place(*place))
     try: yield PLACE.get()
@@ -48,7 +48,7 @@ def as_rank(*place): # as in `Place`
 alone = partial(as_rank, 0, 1)
 
 # %% ../nbs/030_ranks.ipynb #1ba09d81
-def share(items): # a list or a range, the same on all ranks
+def share(items:Sequence) -> Sequence: # a list or a range, the same on all ranks
     "Those of `items` that are this rank's"
     return items[rank()::world()]
 
@@ -66,7 +66,7 @@ def backend() -> str:
                              f"{'hide the GPUs with CUDA_VISIBLE_DEVICES=, ' if b=='nccl' else ''}or start one process")
     return ','.join(f'{device}:{b}' for device,b in carriers.items())
 
-def fresh(env) -> str:
+def fresh(env:Mapping) -> str:
     "A prefix under which this start's ranks leave their notes; '' where the store is new with every start"
     if env.get('TORCHELASTIC_USE_AGENT_STORE')!='True': return ''
     if restarts() and int(env.get('GROUP_WORLD_SIZE', 1)) > 1:
@@ -77,7 +77,7 @@ def fresh(env) -> str:
 
 # %% ../nbs/030_ranks.ipynb #6cc2f80c
 @contextmanager
-def joined():
+def joined() -> Iterator:
     "Join the ranks that torchrun started, if it did"
     env = os.environ
     if not {'RANK','WORLD_SIZE','MASTER_ADDR','MASTER_PORT'} <= env.keys() or int(env['WORLD_SIZE'])==1: yield PLACE.get(); return
@@ -89,7 +89,7 @@ def joined():
     dist.destroy_process_group()
 
 # %% ../nbs/030_ranks.ipynb #8c8e3b35
-def on_all_ranks(call:Callable, *args):
+def on_all_ranks(call:Callable, *args:Any) -> Any:
     "A call that all ranks make"
     try: return call(*args)
     except RuntimeError as e:
@@ -102,7 +102,7 @@ def total(t:Tensor) -> Tensor:
     return t
 
 # %% ../nbs/030_ranks.ipynb #5c404e60
-def once(f:Callable, *args):
+def once(f:Callable, *args:Any) -> Any:
     "`f(*args)`, called on rank 0: its value, or its error, on all"
     if world()==1: return f(*args)
     said = [None, None]
@@ -115,7 +115,7 @@ def once(f:Callable, *args):
 
 # %% ../nbs/030_ranks.ipynb #4df6d63d
 def dealt(f:Callable, # `(some of the items) -> a list with a result for each`
-          items, # a list or a range, the same on all ranks
+          items:Sequence, # a list or a range, the same on all ranks
          ) -> list:
     "`f(items)`, with the items dealt to the ranks: all results, or the first error, on all"
     if world()==1: return f(items)
@@ -128,7 +128,7 @@ def dealt(f:Callable, # `(some of the items) -> a list with a result for each`
     return [everyone[i%world()][i//world()] for i in range(len(items))]
 
 # %% ../nbs/030_ranks.ipynb #6fd4d83c
-def same_on_all(options:dict):
+def same_on_all(options:dict) -> None:
     "One sentence that names the first option in which ranks differ"
     if world()==1: return
     everyone = [None]*world()

@@ -23,7 +23,7 @@ from .options import above_0
 
 # %% ../nbs/350_ridge.ipynb #cd53b014
 def definite(K:Tensor, # a kernel matrix (n,n)
-             a, what:str='r') -> Tensor: # ridge; the option that it comes from
+             a:float|Tensor, what:str='r') -> Tensor: # ridge; the option that it comes from
     "The Cholesky factor of K + a I"
     if not K.isfinite().all(): raise Diverged(f"features: those of the {len(K)} examples are not all finite")
     try: return torch.linalg.cholesky(K + a*torch.eye(len(K), dtype=K.dtype, device=K.device))

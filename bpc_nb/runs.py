@@ -10,6 +10,7 @@ __all__ = ['TENSORS', 'LOOKS', 'HOW', 'save_state', 'load_state', 'renamed', 'lo
 import json, math, os, tempfile
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Iterator
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,7 +28,7 @@ except ImportError: fcntl = None # no locks where there are none
 # %% ../nbs/405_runs.ipynb #b278dd02
 TENSORS = 'leaves', 'moments', 'mean', 'best' # dicts of tensors in a state
 
-def save_state(s:State, path):
+def save_state(s:State, path:str|Path) -> None:
     "One file: tensors, and numbers in the header"
     t = {f'{k}.{name}':v for k in TENSORS for name,v in getattr(s, k).items()}
     kept = {f'carry.{i}':v for i,v in enumerate(tree_flatten(s.carry)[0])}
@@ -36,7 +37,7 @@ def save_state(s:State, path):
     t = {k:v.detach().cpu().contiguous().clone() for k,v in t.items()}
     write_atomic(path, lambda tmp: save_file(t, tmp, metadata=dict(state=json.dumps(head))))
 
-def load_state(path, like:State=None, # the state that the run began with; None: as the file says, where nothing is carried
+def load_state(path:str|Path, like:State=None, # the state that the run began with; None: as the file says, where nothing is carried
                device='cpu') -> State:
     "What `save_state` wrote"
     try:
@@ -63,11 +64,11 @@ def renamed(t:dict, head:dict, like:State) -> tuple:
 # %% ../nbs/405_runs.ipynb #707a19b4
 LOOKS = 24 # that are kept, at most, beside the start and the newest
 
-def looks(folder) -> dict: # step -> file
+def looks(folder:str|Path) -> dict: # step -> file
     "The looks in a folder, in order"
     return {int(p.stem):p for p in sorted(Path(folder).glob('*.safetensors')) if p.stem.isdigit()}
 
-def keep_look(folder, coreset:Coreset, step:int, every:int): # every: steps between looks
+def keep_look(folder:str|Path, coreset:Coreset, step:int, every:int) -> None: # every: steps between looks
     "Write what was judged at a step, and thin out what came before"
     coreset.save(Path(folder)/f'{step:06}.safetensors')
     stride = every*2**max(0, math.ceil(math.log2(max(step, 1)/every/LOOKS)))
@@ -75,7 +76,7 @@ def keep_look(folder, coreset:Coreset, step:int, every:int): # every: steps betw
         if n%stride and n!=step: path.unlink(missing_ok=True)
 
 # %% ../nbs/405_runs.ipynb #b241b90f
-def forget(out:Path, step:int=-1):
+def forget(out:Path, step:int=-1) -> None:
     "Drop what a run noted after a step"
     log = out/'log.jsonl'
     if step < 0: log.write_text('')
@@ -85,7 +86,7 @@ def forget(out:Path, step:int=-1):
     for n,path in looks(out/'looks').items():
         if n > step: path.unlink()
 
-def note(out:Path, row:dict):
+def note(out:Path, row:dict) -> None:
     "Add a line to a run's log"
     try:
         with open(out/'log.jsonl', 'a') as f: f.write(json.dumps(row) + '\n')
@@ -94,7 +95,7 @@ def note(out:Path, row:dict):
 # %% ../nbs/405_runs.ipynb #f3ee3f93
 HOW = *FORMATS, 'block' # how a run computes, not what: these may change on resuming
 
-def how(out:Path, resume:bool, streams) -> tuple: # (resume, streams)
+def how(out:Path, resume:bool, streams:int|None) -> tuple: # (resume, streams)
     "Whether a run goes on, as it does without being told where torchrun may restart it, and with how many streams"
     config = out/'config.json'
     resume = resume or restarts() and config.exists()
@@ -103,7 +104,7 @@ def how(out:Path, resume:bool, streams) -> tuple: # (resume, streams)
     one_each(streams)
     return resume, streams
 
-def free_for(out:Path, resume:bool):
+def free_for(out:Path, resume:bool) -> None:
     "One sentence, before any work, for a folder that holds another run or cannot be written to"
     if not resume and (out/'checkpoint.safetensors').exists():
         raise ValueError(f"out: {out} holds a run already; continue it with --resume or choose another folder")
@@ -111,7 +112,7 @@ def free_for(out:Path, resume:bool):
     try: tempfile.TemporaryFile(dir=there).close()
     except OSError as e: raise OSError(f"out: could not write to {there} ({e.strerror}); choose another folder") from None
 
-def ended(out:Path, step:int):
+def ended(out:Path, step:int) -> None:
     "Note in a run's config that the clock, or who watched, ended it at a step"
     path = out/'config.json'
     write_atomic(path, lambda tmp: Path(tmp).write_text(json.dumps(json.loads(path.read_text()) | dict(ended=step), indent=1)))
@@ -135,9 +136,9 @@ def begin(out:Path, head:dict, # what was asked for
 
 # %% ../nbs/405_runs.ipynb #4050e1d1
 @contextmanager
-def held(path, # a file that will be there for as long
+def held(path:str|Path, # a file that will be there for as long
          wait:bool=False, # wait for whoever has it
-        ): # gives whether we have it
+        ) -> Iterator: # gives whether we have it
     "Hold a lock among the processes of a machine"
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     f = open(path, 'w')

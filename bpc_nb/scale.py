@@ -11,6 +11,7 @@ from json import dumps
 from math import prod
 from pathlib import Path
 from statistics import median
+from typing import Callable
 
 import torch
 
@@ -24,7 +25,7 @@ from .networks import network
 from .ranks import auto, dealt, once, total, world
 
 # %% ../nbs/940_scale.ipynb #effabf1c
-def reduced(M:int, shape) -> int: # images and their shape
+def reduced(M:int, shape:tuple) -> int: # images and their shape
     "Bytes that a step adds over the ranks"
     return 8*(M*prod(shape) + 1)
 
@@ -38,7 +39,7 @@ def sum_time(b:float, # bytes
     return 2*(N-1)*(b/N/w + l)
 
 # %% ../nbs/940_scale.ipynb #90856720
-def seconds(f, device:str) -> float:
+def seconds(f:Callable, device:str) -> float:
     "How long a call takes that all ranks begin together"
     wait = torch.cuda.synchronize if device=='cuda' else lambda: None
     total(torch.zeros(1, device=device)); wait()
@@ -87,7 +88,8 @@ def bpc_scale(ipc:int=10, # images per class
               compile:Format='auto', # fuse what lies between them; auto: where there is a compiler, and it pays
               device:str='auto', # cpu, cuda or auto
               out:str=None, # file of JSON lines to add the result to, e.g. results/tools/scale.jsonl
-              json:bool=False): # print one JSON object
+              json:bool=False, # print one JSON object
+             ) -> dict|str:
     "Time of an outer step on as many ranks as torchrun starts"
     r = time_step(ipc, L, (1,8,8) if quick else (3,32,32), net, steps, bf16, compile, auto(device))
     def write():

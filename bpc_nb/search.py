@@ -10,6 +10,7 @@ __all__ = ['REPEATS', 'TEST', 'name_of', 'candidate_of', 'value', 'space', 'draw
 import json, os, random, shutil, time
 from pathlib import Path
 from statistics import mean
+from typing import Any, Callable
 
 from .core import cache_folder, provenance, registry, write_atomic
 from .distill import distill
@@ -32,11 +33,11 @@ def candidate_of(cell:dict) -> dict: # as `cells` gives it
     rest = {k:v for k,v in bare(cell).items() if k in CELL and k not in REPEATS + TEST}
     return rest | {k:v for k,v in cell['config'].items() if k!='steps'}
 
-def value(cell:dict, k:str):
+def value(cell:dict, k:str) -> Any:
     "A field of a cell, typed or not"
     return cell[k] if k in CELL else cell['config'].get(k)
 
-def space(path) -> dict: # name of a candidate -> its cells
+def space(path:str|Path) -> dict: # name of a candidate -> its cells
     "The candidates of a search file"
     out = {}
     for c in cells(path): out.setdefault(name_of(c), {})[value(c, 'steps'), c['seed'], c['fold']] = c
@@ -48,7 +49,7 @@ def space(path) -> dict: # name of a candidate -> its cells
     return {k:[*of.values()] for k,of in out.items()}
 
 # %% ../nbs/955_search.ipynb #053721b8
-def drawn(names, n:int, seed:int) -> list: # in the order of `names`
+def drawn(names:list, n:int, seed:int) -> list: # in the order of `names`
     "The first of some names and n-1 others, at random"
     first, *rest = names
     random.Random(seed).shuffle(rest)
@@ -56,12 +57,12 @@ def drawn(names, n:int, seed:int) -> list: # in the order of `names`
     return [k for k in names if k in taken]
 
 # %% ../nbs/955_search.ipynb #301b4950
-def run_folder(cell:dict, runs) -> Path: # runs: folder of unfinished runs
+def run_folder(cell:dict, runs:str|Path) -> Path: # runs: folder of unfinished runs
     return Path(runs)/'search'/f"{name_of(cell)}-{cell['seed']}-{cell['fold']}"
 
 def reached(cell:dict, # as `cells` gives it
-            runs, # folder of unfinished runs
-            root, device, bars) -> float: # validation accuracy
+            runs:str|Path, # folder of unfinished runs
+            root:str|Path|None, device:str, bars:bool) -> float: # validation accuracy
     "Run a cell, or go on with the run of an earlier rung; the test set is not looked at"
     out = afresh(run_folder(cell, runs), value(cell, 'steps'))
     config = out/'config.json'
@@ -84,7 +85,7 @@ def line_key(some:list) -> str:
 # %% ../nbs/955_search.ipynb #ba9908e6
 def assess(some:list, # cells of one candidate and rung
            path:Path, # of the trace
-           end, runs, root, device, bars) -> dict|None: # its line; None: another process has it
+           end:float, runs:str|Path, root:str|Path|None, device:str, bars:bool) -> dict|None: # its line; None: another process has it
     "Run the cells of a candidate's rung and add their line, if no other process does"
     k = line_key(some)
     with held(path.parent/f'.{k}.lock') as mine:
@@ -102,7 +103,7 @@ def assess(some:list, # cells of one candidate and rung
 
 # %% ../nbs/955_search.ipynb #30d926b8
 def rung(todo:list, # of lists of cells, one for each candidate
-         path:Path, say, **options) -> list: # a line for each; None where there is none yet
+         path:Path, say:Callable, **options:Any) -> list: # a line for each; None where there is none yet
     "The lines of a rung; those that are not there are made, while there is time"
     have = once(done, path.parent)
     def one(n, some):
@@ -118,14 +119,16 @@ def ranked(lines:dict) -> list: # name -> line
     return sorted(unbroken, key=lambda k: -lines[k]['held_out'])
 
 # %% ../nbs/955_search.ipynb #a4d2a7d8
-def search(file, # search file (TOML): a grid file whose lists are candidates; those of steps, seed and fold are rungs and repetitions
-           candidates:int=16, # recipes to begin with, drawn where the file has more
-           seed:int=0, # of the drawing
-           results:str='results', # folder of `search.jsonl`
-           root=None, # where data sets are looked for
-           runs:str='runs', # folder for unfinished runs, so that they resume; in it another folder than `results` has one of its own
-           minutes:float=None, # stop after so long, and go on with the next call
-           device='auto', progress:bool=True) -> list: # lines of the last rung, the best first; [] if it is not finished
+def search(
+    file:str|Path, # search file (TOML): a grid file whose lists are candidates; those of steps, seed and fold are rungs and repetitions
+    candidates:int=16, # recipes to begin with, drawn where the file has more
+    seed:int=0, # of the drawing
+    results:str='results', # folder of `search.jsonl`
+    root:str|Path=None, # where data sets are looked for
+    runs:str='runs', # folder for unfinished runs, so that they resume; in it another folder than `results` has one of its own
+    minutes:float=None, # stop after so long, and go on with the next call
+    device='auto', progress:bool=True,
+) -> list: # lines of the last rung, the best first; [] if it is not finished
     "Halve candidates by validation accuracy, rung by rung; what has a line is not run again"
     path, runs, of = Path(results)/'search.jsonl', runs_of(results, runs), space(file)
     end = time.monotonic() + 60*(float('inf') if minutes is None else minutes)
@@ -146,7 +149,7 @@ def search(file, # search file (TOML): a grid file whose lists are candidates; t
     return [found[k] for k in ranked(found)]
 
 # %% ../nbs/955_search.ipynb #9a917c4f
-def toml(v) -> str:
+def toml(v:Any) -> str:
     "A value as TOML writes it"
     return '{' + ', '.join(f'{k} = {toml(x)}' for k,x in v.items()) + '}' if isinstance(v, dict) else json.dumps(v)
 
@@ -175,7 +178,7 @@ def known(r:dict) -> bool:
     of = r.get('recipe') or r
     return of.get('method') in registry() and of.get('data', '').split()[:1] in [[n] for n in ('digits', *NAMED, *TEXTS)]
 
-def rekey(results) -> dict: # old name -> new name, of the lines that had another
+def rekey(results:str|Path) -> dict: # old name -> new name, of the lines that had another
     "Give all lines of a folder the names of today, and their coresets with them"
     new = {}
     for path in line_files(results):

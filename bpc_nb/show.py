@@ -10,7 +10,8 @@ __all__ = ['LOGGED', 'figure', 'tidy', 'sheet', 'class_rows', 'layout', 'show_gr
 # %% ../nbs/010_show.ipynb #5a368768
 import base64, os, shutil, sys
 from io import BytesIO
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, Iterable, NamedTuple, TextIO
 
 import torch
 from matplotlib.axes import Axes
@@ -94,7 +95,7 @@ def show_grid(
     classes:tuple=(), # names of the K classes; default: their numbers
     ax:Axes=None, # where to draw; default: a new figure
     cols:int=10, # images per row where a row is not a class
-): # the new figure, or `ax`
+) -> Figure|Axes: # the new figure, or `ax`
     "Draw images in a grid, clipped to [0,1]"
     rows,names,single = layout(y, len(pixels), classes, cols)
     H,W = pixels.shape[-2:]
@@ -116,16 +117,16 @@ def show_grid(
 def show_coreset(
     coreset:Coreset, # what to look at
     ax:Axes=None, # where to draw; default: a new figure
-): # the new figure, or `ax`
+) -> Figure|Axes: # the new figure, or `ax`
     "Draw a coreset as pixels, one row per class"
     return show_grid(coreset.pixels(), coreset.y, coreset.classes, ax)
 
 # %% ../nbs/010_show.ipynb #69c82197
 def save_grid(
-    path, # a `.png` file
+    path:str|Path, # a `.png` file
     coreset:Coreset, # what to draw
     dpi:int=150, # dots per inch, at least
-):
+) -> None:
     "Write the picture of a coreset as PNG"
     fig = show_coreset(coreset)
     dpi = max(dpi, 2*fig.axes[0].images[0].get_array().shape[0]/(fig.get_figheight()-.1))
@@ -146,7 +147,7 @@ class Film(NamedTuple):
     def _repr_png_(self): return self.png
     def __repr__(self): return f'a picture that moves, {len(self.png)/1e3:.0f} kB'
 
-def film(figs, # figures of one size, in order
+def film(figs:Iterable, # figures of one size, in order
            ms:int=120, # for a frame
            last:int=2500, # ms for the last one; the first has six times `ms`
            colors:int=64, # how many
@@ -174,18 +175,20 @@ def show_rows(
     big = F.interpolate(every, scale_factor=max(1, -(-side//every.shape[-2])), mode='bicubic')
     H,W = big.shape[2:]
     at = iter(range(len(big)))
-    art = sheet(big, [[next(at) for _ in p] for p in rows.values()], (H//2, W//12))
+    width = max(map(len, rows.values()))*(W + W//12)
+    gap = max(H//2, width//36) # a caption is as high as 1/36 of the width
+    art = sheet(big, [[next(at) for _ in p] for p in rows.values()], (gap, W//12))
     cell = 8/art.shape[1] # inches
-    fig,(ax,) = figure(8, cell*(art.shape[0]+H//2) + (.5 if title else .1))
+    fig,(ax,) = figure(8, cell*(art.shape[0]+gap) + (.5 if title else .1))
     ax.imshow(art.numpy())
-    ax.set_ylim(art.shape[0], -H//2)
+    ax.set_ylim(art.shape[0], -gap)
     ax.axis('off')
-    for i,caption in enumerate(rows): ax.text(0, i*(H+H//2)-H//10, caption, fontsize=11)
+    for i,caption in enumerate(rows): ax.text(0, i*(H+gap)-gap//5, caption, fontsize=11)
     if title: ax.set_title(title, fontsize=13, loc='left')
     return fig
 
 # %% ../nbs/010_show.ipynb #5d27545a
-def ansi(rgb, deep:bool) -> str: # three of 0..255
+def ansi(rgb:Iterable, deep:bool) -> str: # three of 0..255
     "A colour in the words of a terminal"
     r,g,b = rgb
     if deep: return f'2;{r};{g};{b}'
@@ -200,7 +203,7 @@ def half_blocks(art:Tensor, # (height,width,3) in [0,1], as `sheet` makes it
     return '\n'.join(line(a, b) for a,b in zip(art[::2], art[1::2]))
 
 # %% ../nbs/010_show.ipynb #6f76537c
-def can_draw(file=None) -> bool: # file: None is standard output
+def can_draw(file:TextIO=None) -> bool: # file: None is standard output
     "Whether what is written there is a terminal that can draw"
     file, env = file or sys.stdout, os.environ
     return file.isatty() and 'utf' in (file.encoding or '').lower() and env.get('TERM', 'dumb')!='dumb' and 'NO_COLOR' not in env
@@ -224,7 +227,7 @@ def show_pixels(
     pixels:Tensor, # any shape, nominally in [0,1]
     ax:Axes=None, # where to draw; default: a new figure
     bins:int=60, # over the whole range
-): # the new figure, or `ax`
+) -> Figure|Axes: # the new figure, or `ax`
     "Histogram of pixel values, with the share outside [0,1]"
     p = pixels.detach().cpu().flatten()
     shown,(ax,) = figure(4, 1.6) if ax is None else (ax,(ax,))
@@ -239,7 +242,7 @@ def show_pixels(
 LOGGED = dict(accuracy_mean='validation accuracy', nll_mean='validation NLL') # what a run notes of its looks
 
 def show_curves(
-    rows, # log rows (dicts), or several runs as `{name: rows}`
+    rows:list|dict, # log rows (dicts), or several runs as `{name: rows}`
     keys:tuple=('accuracy','loss'), # what to draw, a panel each
     x:str='step', # along the horizontal axis
 ) -> Figure: # with `len(keys)` axes
@@ -281,8 +284,8 @@ def show_gaussian(
     cov:Tensor, # `(2,2)`
     ax:Axes=None, # where to draw; default: a new figure
     sd:float=2., # standard deviations from the mean
-    **line, # how, for `ax.plot`: colour, width, label
-): # the new figure, or `ax`
+    **line:Any, # how, for `ax.plot`: colour, width, label
+) -> Figure|Axes: # the new figure, or `ax`
     "Draw the ellipse at `sd` standard deviations"
     mean,cov = (t.detach().cpu().double() for t in (mean, cov))
     turn = torch.linspace(0, 2*torch.pi, 200, dtype=mean.dtype)

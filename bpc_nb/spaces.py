@@ -10,7 +10,7 @@ __all__ = ['SPACES', 'Column', 'columns_of', 'in_words', 'label_columns', 'as_ta
 # %% ../nbs/060_spaces.ipynb #23e84db7
 import csv
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Any, Callable, Iterable, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class Column(NamedTuple):
     values: tuple=() # names of the categories
 
     @property
-    def width(self): return len(self.values) if self.kind=='category' else 1
+    def width(self) -> int: return len(self.values) if self.kind=='category' else 1
 
 def columns_of(meta:dict, D:int) -> list: # of data or a coreset; entries of a row
     "The columns that `meta` names; numbers without a name where it names none"
@@ -34,7 +34,7 @@ def columns_of(meta:dict, D:int) -> list: # of data or a coreset; entries of a r
     return [Column(n, k, tuple(v)) for n,k,v in (meta.get('table') or {}).get('columns', plain)]
 
 # %% ../nbs/060_spaces.ipynb #da136b0a
-def in_words(columns, # `Column` each
+def in_words(columns:list, # `Column` each
              rows:Tensor, # (M,D), through the inverse transform
             ) -> list: # of M lists, an entry per column
     "Rows in the units and the words of their table"
@@ -62,22 +62,22 @@ def as_table(s:Coreset) -> tuple: # head, rows
 
 # %% ../nbs/060_spaces.ipynb #2f5ab680
 def write_table(s:Coreset, # of rows
-                path, # a `.csv` file
-               ):
+                path:str|Path, # a `.csv` file
+               ) -> None:
     "The rows of a coreset as CSV, to look at: step sizes are in the coreset's own file"
     if s.x.ndim!=2:
         raise ValueError(f"coreset: a table is made of rows (M,D), and its examples are {tuple(s.x.shape)}; `save_png` writes images")
     write_rows(path, *as_table(s))
 
-def write_rows(path, head, rows, **how): # how: as `csv.writer` takes it
+def write_rows(path:str|Path, head:list, rows:Iterable, **how:Any) -> None: # how: as `csv.writer` takes it
     "A table as a file"
     def write(tmp):
         with open(tmp, 'w', newline='', encoding='utf-8') as f: csv.writer(f, **how).writerows([head, *rows])
     write_atomic(path, write)
 
 def save_table(s:Coreset, # of rows
-               path, # a `.csv` file
-              ):
+               path:str|Path, # a `.csv` file
+              ) -> None:
     "All of a coreset of rows as CSV, or one sentence where it has step sizes, which rows cannot say"
     write_table(without_order(s, 'a table'), path)
 
@@ -113,8 +113,8 @@ def as_text(s:Coreset) -> tuple: # head, rows
     return [*names, 'text'], [a + [t] for a,t in zip(own, sentences_of(s))]
 
 def write_text(s:Coreset, # of sequences
-               path, # a `.tsv` file
-              ):
+               path:str|Path, # a `.tsv` file
+              ) -> None:
     "The nearest words of a coreset, to look at: its vectors and step sizes are in the coreset's own file"
     write_rows(path, *as_text(s), delimiter='\t', quoting=csv.QUOTE_NONE, quotechar=None, lineterminator='\n')
 
@@ -146,14 +146,14 @@ SPACES = dict(images=Space('images', 4, 'image', '.png', save_png, show_in_termi
               vectors=Space('vectors', 2, 'row', '.csv', write_table, show_table, False, False, 'mlp'),
               sequences=Space('sequences', 3, 'sentence', '.tsv', write_text, show_text, False, False, 'textconv'))
 
-def space_of(x) -> Space: # examples (B,...), or the shape of one
+def space_of(x:Tensor|tuple) -> Space: # examples (B,...), or the shape of one
     "The space that a number of dimensions belongs to"
     n = x.ndim if isinstance(x, Tensor) else len(x)+1
     for s in SPACES.values():
         if s.ndim==n: return s
     raise ValueError(f"x: found examples with {n-1} dimensions; expected {' or '.join(f'{s.ndim-1} ({s.name})' for s in SPACES.values())}")
 
-def preview(s:Coreset, path) -> Path: # path: its suffix is replaced
+def preview(s:Coreset, path:str|Path) -> Path: # path: its suffix is replaced
     "Write the picture, the table or the sentences of a coreset, and say where"
     space = space_of(s.x)
     space.save(s, out := Path(path).with_suffix(space.suffix))

@@ -11,7 +11,7 @@ __all__ = ['SETS', 'POINT_METHODS', 'STEPS', 'KIND', 'Study', 'sound_part', 'sta
 import json, warnings
 from inspect import signature
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Iterable, NamedTuple
 
 import numpy as np
 import torch
@@ -60,15 +60,16 @@ class Study(NamedTuple):
         return one + ('log noise',)*(self.of.wants=='number')
 
 # %% ../nbs/850_study.ipynb #19a059a8
-def sound_part(part:float, prior:float): # as in `standardised`
+def sound_part(part:float, prior:float) -> None: # as in `standardised`
     "One sentence for a part or a prior that cannot be"
     if not 0 <= part < 1: raise ValueError(f"part: found {part}; expected at least 0 and less than 1")
     if not prior > 0: raise ValueError(f"prior: found {prior}; expected a deviation above 0")
 
-def standardised(model:str, x:Tensor, y:Tensor, names, numbers:Tensor, # (N,D), (N,), columns' names, which of them are numbers (D,)
+def standardised(model:str,
+                 x:Tensor, y:Tensor, names:Iterable, numbers:Tensor, # (N,D), (N,), columns' names, which of them are numbers (D,)
                  part:float=.1, prior:float=1., seed:int=0, # that is put aside; deviation of the prior
                  like:Study=None, # whose units are taken; None: these rows' own
-                 **facts) -> Study: # facts: other fields
+                 **facts:Any) -> Study: # facts: other fields
     "A study of checked rows"
     m, x, y = choose(model, MODELS, 'model'), x.double(), y.double()
     if like is None: checked_rows(m, Rows(x, y), names, facts.get('label', 'y'))
@@ -82,7 +83,7 @@ def standardised(model:str, x:Tensor, y:Tensor, names, numbers:Tensor, # (N,D), 
     return Study(model, at(stay), at(out), tuple(names), mean, sd, prior=prior, **facts)
 
 # %% ../nbs/850_study.ipynb #e4cb1fad
-def labels_for(m:Model, a, label:str, own=()) -> tuple: # a: pyarrow's column; own: known classes; labels (N,), their names
+def labels_for(m:Model, a:Any, label:str, own=()) -> tuple: # a: pyarrow's column; own: known classes; labels (N,), their names
     "Numbers for a model, from a column"
     values = a.to_pylist()
     if m.wants in ('count','number'):
@@ -101,14 +102,14 @@ def labels_for(m:Model, a, label:str, own=()) -> tuple: # a: pyarrow's column; o
                          + other)
     return torch.tensor([*map({v:i for i,v in enumerate(own)}.get, map(str, values))]).double(), own
 
-def in_memory(need:float, name:str): # need: MB
+def in_memory(need:float, name:str) -> None: # need: MB
     "One sentence for what needs more memory than is free"
     if need > (free := free_mb('cpu')):
         raise ValueError(f"source: {name} needs about {need/1e3:.1f} GB and {free/1e3:.1f} GB are free; take a part of its rows, "
                          f"one in {int(need/free*1.3) + 1}")
 
 # %% ../nbs/850_study.ipynb #029550c8
-def coded(c, a) -> Tensor: # `Column`, pyarrow's column; (N,width)
+def coded(c:Column, a:Any) -> Tensor: # `Column`, pyarrow's column; (N,width)
     "A column of x: numbers as they are, names as 0 and 1 for all but the first"
     if c.kind=='number': return torch.tensor(np.asarray(a.to_pylist(), dtype=np.float64))[:,None]
     if c.kind=='category' and (odd := {*a.to_pylist()} - {*c.values}):
@@ -116,11 +117,11 @@ def coded(c, a) -> Tensor: # `Column`, pyarrow's column; (N,width)
     return entries(c, a).double()[:,int(c.kind=='category'):]
 
 # %% ../nbs/850_study.ipynb #2b078ef6
-def read_study(source, # a .csv, .tsv or .parquet file
+def read_study(source:str|Path, # a .csv, .tsv or .parquet file
                label:str=None, # its column of labels
                model:str='logistic', # a name in `MODELS`
                like:Study=None, # whose columns, classes and units are taken; None: those of the table
-               **how) -> Study: # `part`, `prior`, `seed` of `standardised`
+               **how:float) -> Study: # `part`, `prior`, `seed` of `standardised`
     "A table for a regression"
     m, files = choose(model, MODELS, 'model'), table_files(source)
     sound_part(how.get('part', .1), how.get('prior', 1.)) # before a large table is read
@@ -149,7 +150,7 @@ def read_study(source, # a .csv, .tsv or .parquet file
 SETS = {'breast_cancer':'logistic', 'wine':'multinomial', 'diabetes':'linear'} # of scikit-learn, and the model of each
 
 def known_study(name:str, # in `SETS`, or 'simulated'
-                model:str=None, N:int=10_000, D:int=10, seed:int=0, **how) -> Study: # N, D: of simulated rows
+                model:str=None, N:int=10_000, D:int=10, seed:int=0, **how:float) -> Study: # N, D: of simulated rows
     "A table that needs no file"
     choose(name, (*SETS, 'simulated'), 'data')
     m = choose(model or SETS.get(name, 'logistic'), MODELS, 'model')
@@ -167,9 +168,10 @@ def known_study(name:str, # in `SETS`, or 'simulated'
     if classes!=() and y.max() >= len(classes) or m.wants in ('binary','class') and not classes:
         raise ValueError(f"model: the labels of {name} are no {len(classes) or ''} classes, as {m.name} regression expects")
     numbers, facts = torch.ones(x.shape[1], dtype=torch.bool), dict(classes=classes, label='target', source=name)
-    return standardised(m.name, x, y, map(str, names), numbers, seed=seed, **facts, **how)
+    return standardised(m.name, x, y, [*map(str, names)], numbers, seed=seed, **facts, **how)
 
-def study(source, label:str=None, model:str=None, **how) -> Study: # source: a file, or a name that `known_study` knows; how: as there
+def study(source:str|Path, label:str=None, model:str=None, # source: a file, or a name that `known_study` knows
+          **how:Any) -> Study: # how: as there
     "Rows and a model, from a file or a name"
     if isinstance(source, str) and source in (*SETS, 'simulated'): return known_study(source, model, **how)
     return read_study(source, label, model or 'logistic', **how)
@@ -221,14 +223,14 @@ def condense(st:Study, points:int=100, method:str='cd', # in `POINT_METHODS`
 # %% ../nbs/850_study.ipynb #f87b6bbe
 KIND = 'bpc-points'
 
-def own_table(path) -> Path:
+def own_table(path:str|Path) -> Path:
     "The table beside a file of points; never one that was there before"
     path = Path(path)
     if (table := path.with_suffix('.csv')).exists() and not is_points(path):
         raise ValueError(f"out: {table} is there and does not belong to points; choose another name for {path.name}")
     return table
 
-def save_points(path, st:Study, S:Rows, **how): # how: kept as text, e.g. method and seed
+def save_points(path:str|Path, st:Study, S:Rows, **how:Any) -> None: # how: kept as text, e.g. method and seed
     "Points as a file, and as a .csv beside it"
     table = own_table(path)
     facts = {k:getattr(st, k) for k in ('model','names','classes','label','source','prior')} | dict(N=len(st.rows.x), how=how)
@@ -242,13 +244,13 @@ def save_points(path, st:Study, S:Rows, **how): # how: kept as text, e.g. method
     write_rows(table, [*st.names, st.label, weight], (map(short, [*x, v, w]) for x,v,w in zip(own[:,:-1].tolist(), y, S.w.tolist())))
 
 # %% ../nbs/850_study.ipynb #d268f8c5
-def is_points(path) -> bool:
+def is_points(path:str|Path) -> bool:
     "Whether a file holds points of a regression"
     try:
         with safe_open(str(path), 'pt') as f: return json.loads((f.metadata() or {}).get('facts', '{}')).get('kind')==KIND
     except (SafetensorError, OSError, ValueError, AttributeError): return False
 
-def load_points(path) -> tuple: # points, the study that they stand for without its rows, how they were made
+def load_points(path:str|Path) -> tuple: # points, the study that they stand for without its rows, how they were made
     "Read what `save_points` wrote"
     if not is_points(path):
         raise ValueError(f"file: {path} holds no points of a regression; `bpc distill TABLE --model NAME` makes such a file")

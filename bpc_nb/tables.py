@@ -12,6 +12,7 @@ __all__ = ['DASH', 'OF', 'PLAIN', 'HEAD', 'FRONT', 'AS', 'NETS', 'LOSS_NAMES', '
 import csv, json
 from pathlib import Path
 from statistics import mode
+from typing import Any, Callable, Collection, Iterable, Sequence
 
 from .core import label_words
 from .distill import DEFAULT, usual
@@ -29,7 +30,7 @@ def target(name:str, # of a file in `results/targets`
     text = path.read_text().splitlines()
     return ' '.join(l[1:].strip() for l in text if l.startswith('#')), [l for l in text if not l.startswith('#')]
 
-def printed(name:str, results=RESULTS, **where) -> list: # of dicts
+def printed(name:str, results=RESULTS, **where:Any) -> list: # of dicts
     "Rows of one of the papers' tables; `where` says what columns must hold"
     return [r for r in csv.DictReader(target(name, results)[1]) if all(r[k]==str(v) for k,v in where.items())]
 
@@ -39,11 +40,11 @@ def as_printed(r:dict|None, less:float=0.) -> str: # less: points to take off
     return f"{float(r['acc'])-less:.2f}" if less else f"{r['acc']} ± {r['std']}"
 
 # %% ../nbs/960_tables.ipynb #3b2f2b96
-def markdown(head, rows) -> str:
+def markdown(head:Sequence, rows:Iterable) -> str:
     "A table"
     return '\n'.join('| ' + ' | '.join(map(str, r)) + ' |' for r in (head, ['---']*len(head), *rows))
 
-def pivot(rows, of, across, value=as_printed) -> tuple: # of, across: a row -> its place
+def pivot(rows:list, of:Callable, across:Callable, value=as_printed) -> tuple: # of, across: a row -> its place
     "Head and rows of a table from a list of dicts"
     cols, at = dict.fromkeys(map(across, rows)), {(of(r), across(r)):value(r) for r in rows}
     return ['', *cols], [[o, *(at.get((o, c), DASH) for c in cols)] for o in dict.fromkeys(map(of, rows))]
@@ -62,14 +63,14 @@ def label(r:dict) -> str: # of a grid or of `transfer.jsonl`
     "What a line's method is called in tables"
     return r['method'] if r['method']!=DEFAULT else 'CD' if r.get('L', r.get('config', {}).get('L')) else 'L=0'
 
-def percent(rows, key='accuracy_runs') -> str:
+def percent(rows:list|None, key='accuracy_runs') -> str:
     "Mean and deviation over all students of some lines"
     if not rows: return DASH
     a = [100*v for r in rows for v in r[key]]
     m = sum(a)/len(a)
     return f"{m:.1f}" + (f" ± {(sum((v-m)**2 for v in a)/(len(a)-1))**.5:.1f}" if len(a) > 1 else '')
 
-def students_of(rows) -> str:
+def students_of(rows:list) -> str:
     "Who was asked: coresets (seeds or folds), students of each, labels, protocol"
     if not rows: return DASH
     each = {k:'/'.join(sorted({str(r[k]) for r in rows})) for k in ('runs','labels','protocol','epochs')}
@@ -90,7 +91,7 @@ def row_name(r:dict) -> str:
     net, size = r.get('net'), r.get('size')
     return ', '.join([r['data'], *[f'{size} px']*bool(size), *[net]*(net not in (None, usual(r['data'], 'net'))), *marks(r)])
 
-def grouped(rows) -> list: # of {label: lines}, one for each data set, ipc, protocol and kind
+def grouped(rows:list) -> list: # of {label: lines}, one for each data set, ipc, protocol and kind
     "What belongs together: contrastive divergence and its controls from one start, each as it did best on held-out images"
     options = lambda r: json.dumps(spelled(r['config'], r['data']), sort_keys=True)
     groups = {}
@@ -112,7 +113,7 @@ def whole_sets(results=RESULTS) -> dict: # name of a data set -> [lines that dif
             groups.setdefault(r['data'].split()[0], {}).setdefault((r['data'], r['net'], r['protocol'], r['epochs']), []).append(r)
     return {name:[*of.values()] for name,of in groups.items()}
 
-def control(rows) -> str:
+def control(rows:list|None) -> str:
     "The figure of a control, and whether its runs kept the images that they began with"
     return percent(rows) + (' (start, not tuned)' if rows and all(r['step']==0 for r in rows) else '')
 
@@ -120,7 +121,7 @@ def homes(results=RESULTS) -> dict: # key of a line -> its grid, `papers/digits`
     "Where lines are from"
     return {r['key']:p.relative_to(results).with_suffix('').as_posix() for p in line_files(results) for r in lines(p) if 'key' in r}
 
-def again(rows, home:dict) -> str: # home: of `homes`
+def again(rows:list, home:dict) -> str: # home: of `homes`
     "The commands that run the cells of some lines once more"
     by = {}
     for r in rows: by.setdefault(home[r['key']], []).append(r['key'][:6])
@@ -186,14 +187,14 @@ def variant(r:dict) -> str: # a line of a grid
     "A method's name with the options of its cell"
     return ', '.join([r['method'], *(f'{k}={r[k]}' for k in r['config'] if k in r and k!='net' and k not in PLAIN), *marks(r)])
 
-def latest(rows) -> list: # rows: lines that ask for the same, but for fold and seed
+def latest(rows:list) -> list: # rows: lines that ask for the same, but for fold and seed
     "The last line of each fold and seed: a default may have changed since an older one"
     return [*{(r.get('fold'), r.get('seed')):r for r in sorted(rows, key=lambda r: r.get('made', {}).get('time', ''))}.values()]
 
 AS = {'bpc-fkl-sghmc':'fkl', 'bpc-fkl-hmc':'fkl', 'bpc-rkl':'rkl', 'bpc-w':'wasserstein'} # the paper's names, and ours
 
 def baselines(results=RESULTS,
-              methods=None, # names; None: all but contrastive divergence, its controls and variants
+              methods:Collection=None, # names; None: all but contrastive divergence, its controls and variants
              ) -> tuple: # (head, rows)
     "Other methods beside Table 1 of the paper"
     groups, home = {}, homes(results)

@@ -10,7 +10,8 @@ __all__ = ['TRAINED', 'SHORTER', 'SPEC', 'SEEN', 'EVALUATORS', 'Teacher', 'with_
 
 # %% ../nbs/800_squeeze.ipynb #8000a004
 import hashlib, json
-from typing import Callable, NamedTuple
+from pathlib import Path
+from typing import Any, Callable, NamedTuple, Sequence
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -51,14 +52,14 @@ def with_statistics(net:Network) -> Network:
                      "take batch normalisation, for example convnet:norm=batch")
 
 # %% ../nbs/800_squeeze.ipynb #8000a028
-def averaged(experts) -> Tensor: # a buffer, or what stands in for one -> (P,)
+def averaged(experts:Any) -> Tensor: # a buffer, or what stands in for one -> (P,)
     "The expert, averaged over the last quarter of its epochs"
     if not isinstance(experts, Buffer): return experts.draw()[1]
     if (n := experts.index['n'])!=1: raise ValueError(f"experts: found {n}, and a teacher is one of them; take n=1")
     E = experts.index['epochs']
     return torch.stack([experts.read(experts.complete[0], e) for e in range(E - E//4, E + 1)]).mean(0)
 
-def teacher_in(experts, data:Data, net:Network, device='cpu') -> Teacher: # experts: as in `averaged`
+def teacher_in(experts:Any, data:Data, net:Network, device='cpu') -> Teacher: # experts: as in `averaged`
     "The teacher that an expert is"
     theta = averaged(experts).to(device)
     x = data.train.x[torch.randperm(len(data.train.x), generator=stream(0, 'statistics'))[:SEEN]].to(device)
@@ -104,7 +105,7 @@ def mixed(x:Tensor, gen:Generator) -> Tensor: # (B,C,H,W)
     share = torch.rand(len(x), 1, 1, 1, generator=gen, device=gen.device).to(x)
     return torch.lerp(x, x[torch.randperm(len(x), generator=gen, device=gen.device).to(x.device)], share)
 
-def mixtures(augment:str, shape) -> Callable: # `(x, gen, siamese) -> x`
+def mixtures(augment:str, shape:tuple) -> Callable: # `(x, gen, siamese) -> x`
     "What a teacher and its students see of a batch"
     change = augmentation(suited(augment, shape))
     return lambda x, gen, siamese=False: mixed(change(x, gen, siamese=False), gen)
@@ -122,7 +123,7 @@ class Labels(NamedTuple):
     p: Tensor # (E,M,K), half precision
     how: dict # of which images, by whom, how they were seen
 
-    def save(self, path):
+    def save(self, path:str|Path) -> None:
         head = dict(bpc=json.dumps(self.how))
         write_atomic(path, lambda tmp: save_file(dict(p=self.p.cpu().contiguous()), tmp, metadata=head))
 
@@ -156,7 +157,7 @@ def relabelled(S:Coreset, t:Teacher, epochs:int=300, # passes of a student over 
                                  augment=augment, seed=seed, device=S.x.device.type))
 
 # %% ../nbs/800_squeeze.ipynb #800000a1
-def read_labels(path, S:Coreset, K:int=None) -> Labels: # S: whose labels they must be; K: number of classes, where it is known
+def read_labels(path:str|Path, S:Coreset, K:int=None) -> Labels: # S: whose labels they must be; K: number of classes, where it is known
     "Stored labels, or one sentence for what is not that"
     try:
         with safe_open(path, 'pt') as f: L = Labels(f.get_tensor('p'), json.loads(f.metadata()['bpc']))
@@ -200,7 +201,8 @@ def online(S:Coreset, net:Network, t:Teacher, how:dict, seed:tuple) -> Lesson: #
     T = how['temperature']
     return Lesson(soft_energy(net, lambda S: answers(t, S.x, T), T), lambda e: [S.x, S.y], gens, how | dict(taught_by=t.net.name))
 
-def from_file(S:Coreset, net:Network, path, K:int=None, asked:dict={}) -> Lesson: # asked: options of `relabelled`, and the teacher's
+def from_file(S:Coreset, net:Network, path:str|Path, K:int=None,
+              asked:dict={}) -> Lesson: # asked: options of `relabelled`, and the teacher's
     "What it said is read from a file, and the teacher is not needed"
     p, how = read_labels(path, S, K)
     for k,v in asked.items():
@@ -212,7 +214,7 @@ def from_file(S:Coreset, net:Network, path, K:int=None, asked:dict={}) -> Lesson
     return Lesson(soft_energy(net, lambda S: S.y, how['temperature']), tensors, gens, how)
 
 # %% ../nbs/800_squeeze.ipynb #60808b09
-def learners(lesson:Lesson, S:Coreset, net:Network, seed:tuple, runs, lr:float=.002, # of Adam
+def learners(lesson:Lesson, S:Coreset, net:Network, seed:tuple, runs:Sequence, lr:float=.002, # of Adam
              tick:Callable=None) -> Tensor: # (R,P)
     "Fresh students after a lesson"
     how = lesson.how

@@ -12,7 +12,7 @@ import csv, hashlib, io, os
 from collections import Counter
 from math import ceil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ def parts_in(d:Path) -> dict: # part -> file
     found = {part: next((f for end in TABLES if (f := d/f'{part}{end}').is_file()), None) for part in ROLES}
     return {part:f for part,f in found.items() if f} if found['train'] else {}
 
-def text_files(source, root=None) -> dict: # part -> file
+def text_files(source:str|Path, root:str|Path=None) -> dict: # part -> file
     "The files that a path or a name stands for"
     if (p := Path(source).expanduser()).is_file(): return dict(train=p)
     if p.is_dir(): return parts_in(p)
@@ -62,7 +62,7 @@ def table_of(f:Path) -> dict: # column's name -> list of texts
     return {k.strip():[r[i] for r in rows] for i,k in enumerate(head)}
 
 # %% ../nbs/107_text.ipynb #f00f1c38
-def is_text(source, text=None) -> bool: # text: column of the sentences, as it was asked for
+def is_text(source:Any, text:str=None) -> bool: # text: column of the sentences, as it was asked for
     "Whether a source holds sentences"
     if text is not None: return True
     if not isinstance(source, (str,os.PathLike)): return False
@@ -93,7 +93,7 @@ def sentences_in(f:Path, label:str, text:str) -> tuple: # lists of tuples of wor
             if not v.strip(): raise ValueError(f"{k}: row {i+1} of {f} {said[1]}; remove the row, or write one")
     return [tuple(v.lower().split()) for v in t[text]], [v.strip() for v in t[label]]
 
-def read_text(source, root=None, label=None, text=None) -> Sentences: # label, text: names of columns
+def read_text(source:str|Path, root:str|Path=None, label:str=None, text:str=None) -> Sentences: # label, text: names of columns
     "Sentences from anywhere"
     if not isinstance(source, (str,os.PathLike)):
         raise ValueError(f"text: {text!r} is a column of a table of sentences, and the source is {type(source).__name__!r}; leave text out")
@@ -106,14 +106,14 @@ def read_text(source, root=None, label=None, text=None) -> Sentences: # label, t
 # %% ../nbs/107_text.ipynb #6202d09b
 RARE = '<rare>'
 
-def vocabulary(sentences) -> list: # tuples of words -> names
+def vocabulary(sentences:list) -> list: # tuples of words -> names
     "The words that occur twice, frequent ones first, after the empty word and `<rare>`"
     n = Counter(w for s in sentences for w in s)
     names = sorted((w for w in n if n[w] > 1 and w!=RARE), key=lambda w: (-n[w], w))
     if not names: raise ValueError("source: no word occurs twice in the training sentences, so none can have a vector; add sentences")
     return ['', RARE, *names]
 
-def numbered(sentences, names:list, length:int) -> Tensor: # (N,length) int64
+def numbered(sentences:list, names:list, length:int) -> Tensor: # (N,length) int64
     "Sentences as numbers of words, cut after `length` of them"
     at = {w:i for i,w in enumerate(names)}
     return tensor_of([[at.get(w, 1) for w in s[:length]] for s in sentences], length)
@@ -125,7 +125,7 @@ def tensor_of(ids:list, length:int) -> Tensor: # lists of different length
 # %% ../nbs/107_text.ipynb #3ab6ca4c
 MOST_WORDS, WHOLE = 200, .99 # of a sentence, and the share of sentences that are not cut, where nobody says how many
 
-def room(sentences, length=None) -> int: # sentences: of the training part
+def room(sentences:list, length:int=None) -> int: # sentences: of the training part
     "How many words a sentence has place for"
     if length is not None: return whole('length', length, 1)
     most = sorted(map(len, sentences))[ceil(WHOLE*len(sentences)) - 1]
@@ -137,21 +137,21 @@ def room(sentences, length=None) -> int: # sentences: of the training part
 WINDOW, DIM = 5, 100 # places between two words that are counted, numbers of a vector
 
 def counts_of(ids:list, # numbers of words, a list for each sentence
-              V:int, window:int=WINDOW): # (V,V) of scipy
+              V:int, window:int=WINDOW) -> Any: # (V,V) of scipy
     "How often two words stand at most `window` places apart"
     from scipy.sparse import coo_matrix # here, because images need none
     pairs = [(s[:-d], s[d:]) for s in ids for d in range(1, window+1)]
     a, b = (np.concatenate([np.asarray(p[i], dtype=np.int64) for p in pairs]) for i in (0, 1))
     return coo_matrix((np.ones(2*len(a)), (np.r_[a,b], np.r_[b,a])), (V,V)).tocsr()
 
-def ppmi(n): # counts -> the same, sparse
+def ppmi(n:Any) -> Any: # counts -> the same, sparse
     "Positive pointwise mutual information"
     m, of = n.tocoo(), np.asarray(n.sum(1)).ravel()
     v = np.log(m.data*of.sum()/(of[m.row]*of[m.col])).clip(0)
     return type(m)((v, (m.row, m.col)), m.shape).tocsr()
 
 # %% ../nbs/107_text.ipynb #9623e346
-def rank_of(A, D:int) -> np.ndarray: # A: (V,V), sparse -> (V,D)
+def rank_of(A:Any, D:int) -> np.ndarray: # A: (V,V), sparse -> (V,D)
     "Left singular vectors times roots of singular values, largest first; the largest number of a vector is positive"
     from scipy.sparse.linalg import svds
     u, s, _ = svds(A, k=D, v0=np.ones(A.shape[0])) # where it begins: the same vectors each time
@@ -169,7 +169,7 @@ def standard(v:np.ndarray, # vectors (V,D)
     return v
 
 # %% ../nbs/107_text.ipynb #57065a0f
-def vectors_of(sentences, # of the training part, tuples of words
+def vectors_of(sentences:list, # of the training part, tuples of words
                names:list, # from `vocabulary`
                D:int=DIM) -> Tensor: # (V,D) float32
     "A vector for each word, from these sentences alone"

@@ -6,7 +6,7 @@
 __all__ = ['DESCENTS', 'Trained', 'untrained', 'sgd', 'adam_step', 'adam', 'batches', 'train']
 
 # %% ../nbs/200_train.ipynb #e4237617
-from typing import Callable, NamedTuple
+from typing import Callable, Iterable, Iterator, NamedTuple, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -42,7 +42,7 @@ def sgd(E:Callable, # `(theta, coreset) -> scalar`
         return Trained(s.theta - lr*v, v)
     return Algorithm(lambda theta: Trained(theta, torch.zeros_like(theta)), step)
 
-def adam_step(x, moments, g, lr, i, momentum=.5):
+def adam_step(x:Tensor, moments:Tensor, g:Tensor, lr:float, i:float, momentum=.5) -> tuple:
     "Adam with beta1 = momentum, beta2 = 0.999; i: steps that were taken before"
     m, v = momentum*moments[0] + (1-momentum)*g, .999*moments[1] + .001*g**2
     return x - lr*(m/(1-momentum**(i+1)))/((v/(1-.999**(i+1))).sqrt() + 1e-8), torch.stack([m, v])
@@ -57,12 +57,12 @@ def adam(E:Callable, lr:float, momentum:float=.9, weight_decay:float=0., at_once
 DESCENTS = dict(sgd=sgd, adam=adam)
 
 # %% ../nbs/200_train.ipynb #4d5b20d8
-def batches(tensors, # all N images, labels and, where there are any, weights
+def batches(tensors:Sequence, # all N images, labels and, where there are any, weights
             size:int, # of a batch; N or more is the full set, in order
-            gens, # R generators
+            gens:list, # R generators
             augment:Callable=None, # `(x, gen, siamese) -> x`
             part:float=1., # share of the images, drawn anew each time
-           ): # yields `(x (R,B,C,H,W), y (R,B), ...)`
+           ) -> Iterator: # yields `(x (R,B,C,H,W), y (R,B), ...)`
     "One epoch for R networks, each in an order of its own"
     N, device = len(tensors[0]), tensors[0].device
     order = torch.stack([torch.arange(N, device=device) if size>=N else torch.randperm(N, generator=g, device=device) for g in gens])
@@ -74,12 +74,12 @@ def batches(tensors, # all N images, labels and, where there are any, weights
 # %% ../nbs/200_train.ipynb #cae823aa
 def train(E:Callable, # `(theta, coreset) -> scalar`
           state:Trained, # R networks
-          tensors, # images, labels, weights or none
-          epochs, # their numbers, e.g. `range(20)`; the number seeds the epoch
+          tensors:Sequence, # images, labels, weights or none
+          epochs:Iterable, # their numbers, e.g. `range(20)`; the number seeds the epoch
           gens:Callable, # `(epoch) -> R generators`
           batch:int=256, augment:Callable=None, part:float=1., # as in `batches`
           optimiser:str='sgd', # a name in `DESCENTS`
-          **options): # of the optimiser
+          **options:float|bool) -> Iterator: # of the optimiser
     "Train R networks, yielding their state after every epoch"
     alg = DESCENTS[optimiser](E, **options)
     for e in epochs:

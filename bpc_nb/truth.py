@@ -8,6 +8,7 @@ __all__ = ['APART', 'halves_of', 'rhat', 'ess', 'whitened', 'long_chains', 'log_
 # %% ../nbs/842_truth.ipynb #bfa25030
 import time, warnings
 from math import pi
+from typing import Callable
 
 import torch
 from torch import Tensor
@@ -44,7 +45,7 @@ def ess(theta:Tensor) -> Tensor: # (R,N,P) -> (P,)
 # %% ../nbs/842_truth.ipynb #5e558a4c
 APART = "labels: a plane separates the classes, so that the prior alone bounds the parameters; choose prior= with care"
 
-def whitened(U, q:Gaussian): # U: potential; q: whose coordinates are taken
+def whitened(U:Callable, q:Gaussian) -> tuple: # U: potential; q: whose coordinates are taken
     "A potential as a function of z (P,), and the way back"
     L = torch.linalg.cholesky(q.cov)
     return lambda z: U(q.mean + L@z), lambda z: q.mean + z@L.T

@@ -8,9 +8,10 @@ __all__ = ['FIELDS', 'descent', 'Later', 'stretch', 'path', 'schedule', 'through
 # %% ../nbs/225_unroll.ipynb #257485e7
 from functools import partial, reduce
 from itertools import accumulate
-from typing import Callable
+from typing import Any, Callable
 
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .core import Coreset
@@ -20,7 +21,7 @@ from .energy import learned
 def descent(E:Callable, S:Coreset, # what of it is learned is an argument of the step
             see:Callable=lambda x: x, # augmentation, the same whenever the step is done again
             frozen:bool=False, # hold theta still where the slope is taken
-           ): # `(theta (P,), log_alpha, *tensors of learned(S)) -> theta`
+           ) -> Callable: # `(theta (P,), log_alpha, *tensors of learned(S)) -> theta`
     "A step of gradient descent as a function of all that it depends on"
     moving = learned(S)
     def step(theta, log_alpha, *ts):
@@ -34,13 +35,13 @@ def descent(E:Callable, S:Coreset, # what of it is learned is an argument of the
 class Later(torch.autograd.Function):
     "A function of tensors whose graph is built when its gradient is asked for, and let go again"
     @staticmethod
-    def forward(ctx, f, *tensors):
+    def forward(ctx:Any, f:Callable, *tensors:Tensor) -> Tensor:
         ctx.f = f
         ctx.save_for_backward(*tensors)
         with torch.enable_grad(): return f(*(t.detach() for t in tensors)).detach()
     @staticmethod
     @once_differentiable
-    def backward(ctx, lam):
+    def backward(ctx:Any, lam:Tensor) -> tuple:
         need = ctx.needs_input_grad[1:]
         with torch.enable_grad():
             ts = [t.detach().requires_grad_(n) for t,n in zip(ctx.saved_tensors, need)]
@@ -48,14 +49,14 @@ class Later(torch.autograd.Function):
         return None, *(next(g) if n else None for n in need)
 
 # %% ../nbs/225_unroll.ipynb #65e5c62b
-def stretch(steps, # functions `(theta, *others) -> theta`
-           ): # one such function
+def stretch(steps:list, # functions `(theta, *others) -> theta`
+           ) -> Callable: # one such function
     "Several steps in one, of which each is forgotten"
     return lambda theta, *others: reduce(lambda theta, step: Later.apply(step, theta, *others), steps, theta)
 
-def path(steps, theta, *others, # from where, and what else the steps depend on
+def path(steps:list, theta:Tensor, *others:Tensor, # from where, and what else the steps depend on
          stride:int=1, # every theta is kept, every second ...; 0: all, and a graph
-        ): # [theta, ...]
+        ) -> list: # [theta, ...]
     "Where the steps lead: theta, and where it is after every stride"
     if stride==1: steps = [partial(Later.apply, step) for step in steps]
     if stride > 1: steps = [partial(Later.apply, stretch(steps[i:i+stride])) for i in range(0, len(steps), stride)]
@@ -78,9 +79,9 @@ def schedule(E:Callable, S:Coreset, # as in `descent`
     return [lesson(e, b) for e in range(epochs) for b in range(batches)]
 
 # %% ../nbs/225_unroll.ipynb #7bbf4504
-def through(steps, theta, *others, # as in `path`
+def through(steps:list, theta:Tensor, *others:Tensor, # as in `path`
             stride:int=1, window:int=0, # steps at the end that are differentiated; 0: all
-           ): # (P,)
+           ) -> Tensor: # (P,)
     "Where a schedule leads"
     before = len(steps) - window if 0 < window < len(steps) else 0
     for step in steps[:before]: theta = step(theta.detach(), *(t.detach() for t in others)).detach()

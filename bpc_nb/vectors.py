@@ -10,6 +10,7 @@ __all__ = ['TABLES', 'MOST_CATEGORIES', 'CLASSES', 'table_files', 'is_table', 'd
 import re
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,14 +22,14 @@ from .spaces import Column
 # %% ../nbs/105_vectors.ipynb #a1a2a380
 TABLES = '.csv', '.tsv', '.parquet'
 
-def table_files(source) -> list: # what `load` was given
+def table_files(source:Any) -> list: # what `load` was given
     "The training table and perhaps the test table of a path, or nothing"
     p = Path(source).expanduser() if isinstance(source, (str,Path)) else Path()
     if p.is_file() and p.suffix.lower() in TABLES: return [p]
     found = {part: next((f for end in TABLES if (f := p/f'{part}{end}').is_file()), None) for part in ('train','test')}
     return [f for f in found.values() if f] if p!=Path() and found['train'] else []
 
-def is_table(source) -> bool:
+def is_table(source:Any) -> bool:
     "Whether a source can be nothing but a table: a parquet file may hold images as well"
     files = table_files(source)
     return bool(files) and files[0].suffix.lower()!='.parquet'
@@ -39,7 +40,7 @@ def delimiter(f:Path) -> str:
     with open(f, encoding='utf-8', errors='replace') as o: line = o.readline()
     return max(',;\t', key=line.count)
 
-def open_table(f:Path): # pyarrow's Table
+def open_table(f:Path) -> Any: # pyarrow's Table
     "One file as columns with names"
     import pyarrow as pa, pyarrow.csv as pc, pyarrow.parquet as pq # here, because most readers have images
     try:
@@ -50,7 +51,7 @@ def open_table(f:Path): # pyarrow's Table
     t = t.drop_columns([c for c in t.column_names if re.fullmatch(r'__index_level_\d+__', c)]) # how pandas keeps an index
     return checked_names(t.rename_columns([c.strip() for c in t.column_names]), f)
 
-def checked_names(t, f:Path): # pyarrow's Table
+def checked_names(t:Any, f:Path) -> Any: # pyarrow's Table
     "One sentence for a table without rows, or without one name per column"
     if not len(t): raise ValueError(f"source: {f} holds no rows")
     for c in t.column_names:
@@ -61,7 +62,7 @@ def checked_names(t, f:Path): # pyarrow's Table
 # %% ../nbs/105_vectors.ipynb #40322b3e
 MOST_CATEGORIES = 100 # categories of a column
 
-def kind_of(a) -> str: # pyarrow's array; '' where it is none
+def kind_of(a:Any) -> str: # pyarrow's array; '' where it is none
     "'number', 'truth' or 'category'"
     import pyarrow.types as is_
     t = a.type
@@ -75,7 +76,7 @@ def reads(v:str) -> bool:
     except ValueError: return False
 
 # %% ../nbs/105_vectors.ipynb #39f785da
-def entire(name:str, a): # pyarrow's column; the same, decoded
+def entire(name:str, a:Any) -> Any: # pyarrow's column; the same, decoded
     "One sentence for a column with missing or infinite values"
     import pyarrow as pa
     if pa.types.is_dictionary(a.type): a = a.cast(a.type.value_type)
@@ -89,7 +90,7 @@ def entire(name:str, a): # pyarrow's column; the same, decoded
     return a
 
 # %% ../nbs/105_vectors.ipynb #c40508a3
-def column(name:str, a) -> Column: # a: from `entire`
+def column(name:str, a:Any) -> Column: # a: from `entire`
     "What a column holds"
     kind = kind_of(a)
     if not kind:
@@ -109,21 +110,21 @@ def column(name:str, a) -> Column: # a: from `entire`
     return Column(name, kind, tuple(own))
 
 # %% ../nbs/105_vectors.ipynb #2afbad9e
-def entries(c:Column, a) -> Tensor: # (N,width)
+def entries(c:Column, a:Any) -> Tensor: # (N,width)
     "A column as numbers"
     if c.kind=='category':
         at = torch.tensor([*map(c.values.index, a.to_pylist())])
         return torch.nn.functional.one_hot(at, len(c.values)).float()
     return torch.from_numpy(np.array(a.to_pylist(), dtype=np.float64)).float()[:,None]
 
-def numeric(columns) -> Tensor: # (D,) bool
+def numeric(columns:list) -> Tensor: # (D,) bool
     "Which entries are numbers: these are standardised"
     return torch.tensor([c.kind=='number' for c in columns for _ in range(c.width)])
 
 # %% ../nbs/105_vectors.ipynb #542d7ed4
 CLASSES = 50 # different numbers of a label, at most
 
-def labels_of(t, label:str) -> list: # pyarrow's table, name of the column
+def labels_of(t:Any, label:str) -> list: # pyarrow's table, name of the column
     "The class of each row"
     choose(label, t.column_names, 'label')
     a = entire(label, t[label])
@@ -135,7 +136,7 @@ def labels_of(t, label:str) -> list: # pyarrow's table, name of the column
     return values if kind!='truth' else [str(v).lower() for v in values]
 
 # %% ../nbs/105_vectors.ipynb #03d221c6
-def read_table(source, # a file, or a folder with train and test tables
+def read_table(source:str|Path, # a file, or a folder with train and test tables
                label:str, # column of the classes
               ) -> tuple: # x (N,D), classes of the rows, columns, number of training rows or None
     "A table as rows of numbers, training ones first"

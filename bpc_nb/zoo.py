@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .core import DECODERS, Coreset, choose, label_words, write_atomic
 from .evaluate import PROTOCOLS
-from .grid import RESULTS, coreset_file, done, file_digest, found, lines, of_students
+from .grid import RESULTS, coreset_file, done, file_digest, found, of_students
 
 # %% ../nbs/965_zoo.ipynb #c314447a
 STATEMENTS = dict(
@@ -44,7 +44,7 @@ def audit_of(sha256:str, results=RESULTS) -> dict: # empty: none was made
     return next((dict(audit=r['audit']) for r in found('audits', results) if r['sha256']==sha256), {})
 
 def card_of(line:dict, # of a grid
-            path, # of its coreset
+            path:str|Path, # of its coreset
             results=RESULTS) -> dict:
     "What to know of a coreset, from its line and its file"
     S = Coreset.load(path)

@@ -1,4 +1,4 @@
-"""Exported cells are short, lines of code fit, and a public name means one thing."""
+"""Exported cells are short, lines of code fit, a public name means one thing, and public functions say their types."""
 import ast, json, re
 from pathlib import Path
 
@@ -47,6 +47,32 @@ def test_cells_are_short(path): assert [*offences(json.loads(path.read_text(enco
 
 def test_a_public_name_means_one_thing():
     assert shared({str(p.relative_to(ROOT)): p.read_text(encoding='utf-8') for p in sorted((ROOT/'bpc_nb').rglob('*.py'))}) == {}
+
+
+def untyped(source):
+    "Public functions of a module with a parameter that has neither a type nor a default that shows one, or without a return type"
+    body = ast.parse(source).body
+    made = [(n, '') for n in body if isinstance(n, ast.FunctionDef)]
+    made += [(m, n.name + '.') for n in body if isinstance(n, ast.ClassDef) for m in n.body if isinstance(m, ast.FunctionDef)]
+    for f, of in made:
+        if f.name.startswith('_'): continue
+        a, positional = f.args, f.args.posonlyargs + f.args.args
+        defaults = {p.arg: v for ps, vs in ((positional[::-1], a.defaults[::-1]), (a.kwonlyargs, a.kw_defaults)) for p, v in zip(ps, vs)}
+        shows = lambda p: not isinstance(v := defaults.get(p.arg), (ast.Constant, type(None))) or getattr(v, 'value', None) is not None
+        bare = [p.arg for p in positional + a.kwonlyargs if not (p.annotation or p.arg in ('self', 'cls') or shows(p))]
+        bare += [p.arg for p in (a.vararg, a.kwarg) if p and p.arg != '_' and not p.annotation]
+        if bare or f.returns is None: yield f'{of}{f.name}', bare
+
+
+def test_public_functions_are_typed():
+    found = {str(p.relative_to(ROOT)): [*untyped(p.read_text(encoding='utf-8'))] for p in sorted((ROOT/'bpc_nb').rglob('*.py'))}
+    assert {p: f for p, f in found.items() if f} == {}
+
+
+def test_what_has_no_type_is_seen():
+    assert [*untyped('def f(a:int, b=1, *, c:str=None, **_) -> int: pass\nclass A:\n    def _g(self, x): pass\n    def __len__(self): pass')] == []
+    assert [*untyped('def f(a, b=None, *c) -> int: pass\ndef g(a:int): pass')] == [('f', ['a', 'b', 'c']), ('g', [])]
+    assert [*untyped('class A:\n    def g(self, *, x=None, y=(), **o) -> None: pass')] == [('A.g', ['x', 'o'])]
 
 
 def cell(*lines): return dict(cell_type='code', source='\n'.join(lines))

@@ -6,13 +6,15 @@
 __all__ = ['RECIPES', 'WHEN', 'METHODS', 'align', 'discriminate', 'range_of_ten', 'over', 'watcher', 'cafe', 'cafe_dsa']
 
 # %% ../../nbs/620_cafe.ipynb #3d7e742f
+from typing import Callable
+
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from ..augment import Strategy, siamese
 from ..core import Coreset
-from ..data import by_class, pairs, weights_by_class
+from ..data import Data, by_class, pairs, weights_by_class
 from ..evaluate import SIAMESE
 from ..learn import SECOND, Learner, Method, Task
 from ..networks import Network, centres, features_of
@@ -20,7 +22,7 @@ from ..options import Count, NonNegative, Positive
 from ..train import train, untrained
 
 # %% ../../nbs/620_cafe.ipynb #69f47fca
-def align(ours, theirs, # features of all layers: class means (K,D), of coreset and data
+def align(ours:list, theirs:list, # features of all layers: class means (K,D), of coreset and data
           early:float=.1, # weight of all layers but the last
           late:float=2., # of the last; the published code takes it twice, pooled and flat
          ) -> Tensor:
@@ -29,7 +31,7 @@ def align(ours, theirs, # features of all layers: class means (K,D), of coreset 
     return early*sum(first) + late*last
 
 def discriminate(f:Tensor, # features of real images (B,D), class by class
-                 sizes, # how many of each
+                 sizes:list, # how many of each
                  ours:Tensor, # class means of the coreset (K,D)
                 ) -> Tensor:
     "Cross-entropy of real images, scored by the coreset's class means: L_d"
@@ -37,16 +39,16 @@ def discriminate(f:Tensor, # features of real images (B,D), class by class
     return F.cross_entropy(f@ours.T, y, reduction='sum')
 
 # %% ../../nbs/620_cafe.ipynb #379ea6e5
-def range_of_ten(seen) -> float: # accuracies, the last of them last
+def range_of_ten(seen:list) -> float: # accuracies, the last of them last
     "Range of the last ten"
     return max(seen[-10:]) - min(seen[-10:])
 
-def over(seen, most:int, still:float=None, moved:float=None) -> bool: # one of the two is given
+def over(seen:list, most:int, still:float=None, moved:float=None) -> bool: # one of the two is given
     "Whether a loop has seen enough: ten accuracies, or `most`"
     return len(seen) >= most or len(seen) >= 10 and (range_of_ten(seen) < still if moved is None else range_of_ten(seen) > moved)
 
 # %% ../../nbs/620_cafe.ipynb #fc3d4cfd
-def watcher(net:Network, data, n:int): # images of a class
+def watcher(net:Network, data:Data, n:int) -> Callable: # images of a class
     "Accuracy of a network on real images, drawn anew each time: `(theta, gen) -> float`"
     draw = by_class(data, n)
     @torch.no_grad()
@@ -91,7 +93,8 @@ def cafe(task:Task, # energy, network and data
 # %% ../../nbs/620_cafe.ipynb #e4bf1824
 def cafe_dsa(task:Task, beta:NonNegative=.01, early:NonNegative=.1, late:NonNegative=2., still:NonNegative=.04, moved:NonNegative=.03,
              most:Count=50, watch:Count=128, real:Count=256, lr_net:Positive=.01,
-             augment:Strategy=SIAMESE): # all as in `cafe`
+             augment:Strategy=SIAMESE, # all as in `cafe`
+            ) -> Learner:
     "Aligning features with siamese augmentation (CAFE+DSA)"
     return cafe(task, beta, early, late, still, moved, most, watch, real, lr_net, augment)
 

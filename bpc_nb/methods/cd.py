@@ -7,7 +7,7 @@ __all__ = ['RECIPES', 'BEFORE', 'POSITIVE', 'METHODS', 'own_units', 'antithetic'
 
 # %% ../../nbs/420_cd.ipynb #333af523
 from math import prod
-from typing import Callable
+from typing import Callable, Iterator
 
 import torch
 from torch import Generator, Tensor
@@ -16,23 +16,25 @@ from ..augment import Strategy, augment as augmentation
 from ..core import Coreset
 from ..learn import Method, Task, without
 from ..energy import contrast, mean_over
+from ..networks import Network
 from ..options import Count, Natural, NonNegative, Positive
 from ..samplers.langevin import follow, near
 
 # %% ../../nbs/420_cd.ipynb #61075b08
-def own_units(theta:Tensor, net=None) -> Tensor: # `Network`; None: one tensor
+def own_units(theta:Tensor, net:Network=None) -> Tensor: # None: one tensor
     "The root mean square of each tensor of theta, for each of its entries"
     sizes = [prod(s) for s in net.shapes.values()] if net else theta.shape[-1]
     return torch.cat([t.square().mean().sqrt().expand_as(t) for t in theta.split(sizes, -1)], -1)
 
-def antithetic(sd, pairs:int, gen:Generator): # standard deviations, of theta's shape
+def antithetic(sd:Tensor, pairs:int, gen:Generator) -> Iterator: # standard deviations, of theta's shape
     "Draws of noise, each followed by its negative"
     for _ in range(pairs):
         e = sd*near(torch.zeros_like(sd), 1., gen)
         yield e
         yield -e
 
-def smoothed(f:Callable, S:Coreset, sd, pairs:int, gen:Generator): # `(noise, coreset) -> scalar`; sd: None or (P,) -> scalar
+def smoothed(f:Callable, S:Coreset, sd:Tensor|None,
+             pairs:int, gen:Generator) -> Tensor: # `(noise, coreset) -> scalar`; sd: None or (P,) -> scalar
     "The mean of an energy over noise; without noise where there is no standard deviation"
     return f(0., S) if sd is None else mean_over(f, S, antithetic(sd, pairs, gen), 2*pairs)
 
@@ -47,7 +49,7 @@ def cd(task:Task, # energy and experts
        width:NonNegative=0., # of noise at both ends, the same at either; in units of each tensor's root mean square
        pairs:Count=4, # draws of it, each with both signs
        augment:Strategy='', # strategy of siamese augmentation: a draw for each step of the chain, one for both energies
-      ): # `loss(coreset, gen) -> scalar`
+      ) -> Callable: # `loss(coreset, gen) -> scalar`
     "Contrastive divergence (Eqs. 11 and 12; section 4)"
     E, aug = task.energy, augmentation(augment)
     def one(S:Coreset, gen:Generator):
@@ -59,7 +61,9 @@ def cd(task:Task, # energy and experts
 
 # %% ../../nbs/420_cd.ipynb #03034771
 def positive_only(task:Task, # energy and experts
-                  T:Natural=2, k_max:Count=10, draws:Count=1, width:NonNegative=0., pairs:Count=4, augment:Strategy=''): # as in `cd`
+                  T:Natural=2, k_max:Count=10, draws:Count=1, width:NonNegative=0., pairs:Count=4,
+                  augment:Strategy='', # as in `cd`
+                 ) -> Callable:
     "The control without a chain: minimise E(theta+, S)"
     E, aug = task.energy, augmentation(augment)
     def one(S:Coreset, gen:Generator):

@@ -24,23 +24,23 @@ from ..train import train, untrained
 # %% ../../nbs/600_dc.ipynb #c849ea49
 def angles(a:Tensor, b:Tensor, # gradients of one layer's weights, (out, ...)
            eps:float=1e-6, # smallest product of lengths
-          ): # scalar
+          ) -> Tensor: # scalar
     "1 - cosine, summed over output channels: d(A, B)"
     a, b = a.flatten(1), b.flatten(1)
     return (1 - (a*b).sum(1)/(a.norm(dim=1)*b.norm(dim=1)).clamp(min=eps)).sum()
 
-def distance(net:Network, a:Tensor, b:Tensor, d:Callable=angles): # gradients (P,)
+def distance(net:Network, a:Tensor, b:Tensor, d:Callable=angles) -> Tensor: # gradients (P,)
     "Distance of two gradients, summed over the layers with weights: D"
     return sum(d(u, v) for u,v in zip(*(cut(net.name, net.shapes, g).values() for g in (a, b))) if u.ndim > 1)
 
 # %% ../../nbs/600_dc.ipynb #70b11983
-def part(S:Coreset, i) -> Coreset: # indices or a mask (M,)
+def part(S:Coreset, i:Tensor|slice) -> Coreset: # indices or a mask (M,)
     "Some images of a coreset"
     return S._replace(x=S.x[i], y=S.y[i], w=None if S.w is None else S.w[i])
 
-def gradient_distance(E:Callable, net:Network, theta, # (P,)
+def gradient_distance(E:Callable, net:Network, theta:Tensor, # (P,)
                       S:Coreset, D:Coreset, # of one class
-                     ): # scalar, differentiable in the images of S
+                     ) -> Tensor: # scalar, differentiable in the images of S
     "Distance of the gradients of two sets of images at theta"
     theta = theta.detach().requires_grad_()
     to, = torch.autograd.grad(E(theta, D), theta)
@@ -80,7 +80,8 @@ def dc(task:Task, # energy, network and data
 
 # %% ../../nbs/600_dc.ipynb #4af64e99
 def dsa(task:Task, matches:Count=None, inner:Natural=None, real:Count=256, lr_net:Positive=.01, momentum_net:Share=0.,
-        augment:Strategy=SIAMESE): # as in `dc`
+        augment:Strategy=SIAMESE, # as in `dc`
+       ) -> Learner:
     "Gradient matching with siamese augmentation (DSA)"
     return dc(task, matches, inner, real, lr_net, momentum_net, augment)
 

@@ -63,7 +63,7 @@ def in_batches(S:Coreset, K:int, batches:int) -> Coreset:
     return S._replace(x=S.x[i], y=S.y[i])
 
 def unroll_fits(P:int, steps:int, stride:int, window:int, free:float, # weights, steps of a student; MB
-                what:str='epochs'): # the option that says how many steps
+                what:str='epochs') -> None: # the option that says how many steps
     "One sentence for a schedule whose weights would not fit in memory"
     def need(n, stride): return 4*P*(n if stride==1 else n/stride + stride)/1e6
     n = min(window or steps, steps)

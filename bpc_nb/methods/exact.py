@@ -39,7 +39,7 @@ def full_ridge(AA:Tensor, AB:Tensor, n:int, # of `sums`; examples in them
 
 # %% ../../nbs/700_exact.ipynb #b1070b63
 def h(phi:Tensor, # features (M,D)
-      r:float): # ridge, in units of the mean diagonal of the kernel
+      r:float) -> Tensor: # ridge, in units of the mean diagonal of the kernel
     "(D,M): times targets, the weights of a ridge regression"
     K = phi@phi.T
     return torch.linalg.solve(K + r*K.trace()/len(K)*torch.eye(len(K)).to(K), phi).T

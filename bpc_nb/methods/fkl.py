@@ -6,6 +6,8 @@
 __all__ = ['TABLE2', 'RECIPES', 'METHODS', 'fkl']
 
 # %% ../../nbs/430_fkl.ipynb #e5b607b7
+from typing import Callable
+
 from torch import Generator
 
 from ..augment import Strategy, augment as augmentation
@@ -26,7 +28,7 @@ def fkl(task:Task, # energy and experts
         width:NonNegative=.01, # standard deviation of the coreset's Gaussian
         width_pos:NonNegative=None, # of the expert's; None: the same
         augment:Strategy='', # strategy of siamese augmentation: a draw for each step, one for all energies
-       ): # `loss(coreset, gen) -> scalar`
+       ) -> Callable: # `loss(coreset, gen) -> scalar`
     "Forward KL between Gaussians around two ends (Eq. 20, Algorithm 1)"
     E, aug, widths = task.energy, augmentation(augment), (width if width_pos is None else width_pos, width)
     def loss(S:Coreset, gen:Generator):

@@ -36,12 +36,12 @@ def frepo_loss(features:Callable, # `(theta, x) -> (B,D)`
     return ((f - y.to(f))**2).sum()/(2*len(y)) - ahead(S.y)
 
 # %% ../../nbs/720_frepo.ipynb #2c7b6398
-def new_pool(net, n:int, most:int, gen:Generator, like:Tensor) -> dict: # like: a tensor on the device
+def new_pool(net:Network, n:int, most:int, gen:Generator, like:Tensor) -> dict: # like: a tensor on the device
     "Fresh networks whose ages are spread, so that they are not replaced at once"
     theta = torch.stack([net.init(gen).to(like) for _ in range(n)])
     return dict(theta=theta, m=0*theta, v=0*theta, taken=torch.zeros(n), age=torch.arange(n)*most//n)
 
-def older(pool:dict, i:int, E:Callable, net, S:Coreset, lr:float, most:int, gen:Generator) -> dict: # E: squared error
+def older(pool:dict, i:int, E:Callable, net:Network, S:Coreset, lr:float, most:int, gen:Generator) -> dict: # E: squared error
     "The pool after network i has taken a step of Adam, or has been replaced"
     pool = {k:v.clone() for k,v in pool.items()}
     if pool['age'][i] >= most:

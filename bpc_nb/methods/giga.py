@@ -26,12 +26,12 @@ def vectors(loss:Callable, # `(theta, coreset) -> scalar`, an energy without pri
     return (L - L.mean(1, keepdim=True))/len(thetas)**.5
 
 # %% ../../nbs/510_weighted.ipynb #4d5d952b
-def direction(here:Tensor, to:Tensor): # unit vectors (S,), (...,S)
+def direction(here:Tensor, to:Tensor) -> Tensor: # unit vectors (S,), (...,S)
     "Where the shortest way over the sphere sets out"
     d = to - (to@here)[...,None]*here
     return d/d.norm(dim=-1, keepdim=True).clamp(1e-12)
 
-def nearest(here, to, through) -> Tensor: # unit vectors (S,)
+def nearest(here:Tensor, to:Tensor, through:Tensor) -> Tensor: # unit vectors (S,)
     "How far along the chord from `here` to `through` one is nearest to `to`"
     a, b, c = through@to, to@here, through@here
     return (a - b*c)/((a - b*c) + (b - a*c))

@@ -18,6 +18,7 @@ from ..data import Data
 from ..evaluate import without_steps
 from ..learn import ENERGY, Leaf, Learner, Method, Task, by_loss
 from ..metrics import summary
+from ..networks import Network
 from ..options import Count, Positive, Share, above_0, one_of, whole
 from ..ridge import LINKS, definite, targets_of, unweighted
 
@@ -59,7 +60,7 @@ def ntk_own(a:Tensor, depth:int=1, bias:float=.1) -> Tensor: # as in `ntk` -> (n
     return (depth + 1)*q + bias**2*depth*(depth + 1)/2
 
 @torch.no_grad()
-def by_kernel(S:Coreset, data:Data, net, seed:tuple, part:str, runs=range(1), tick:Callable=None, # as in `by_ridge`
+def by_kernel(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(1), tick:Callable=None, # as in `by_ridge`
               depth:int=None, # hidden layers; None: the coreset's own, or 1
               r:float=None, # ridge, in units of the mean diagonal; None: the coreset's own, or 1e-6
               link:str='gaussian', # from mean and variance to probabilities: a name in `LINKS`

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from ..core import Coreset
-from ..data import load
+from ..data import Data, load
 from ..energy import energy
 from ..images import NAMED
 from ..learn import ENERGY, IMAGES, SECOND, Leaf, Learner, Method, Task, soft_labels
@@ -112,7 +112,7 @@ def second_order(net:Network, lr_net:float) -> Callable: # as `first_order`
     return ahead
 
 # %% ../../nbs/760_labels.ipynb #5fea98a9
-def from_base(base, data, S:Coreset, gen:Generator) -> Coreset: # base: data set whose images are drawn; data: of the task
+def from_base(base:str, data:Data, S:Coreset, gen:Generator) -> Coreset: # base: data set whose images are drawn; data: of the task
     "As many images of another data set, in the task's space"
     try: other = load(base)
     except FileNotFoundError as e:

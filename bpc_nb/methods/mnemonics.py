@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from ..core import Coreset
 from ..energy import energy, learned
-from ..learn import SECOND, Method, Task, by_loss
+from ..learn import SECOND, Learner, Method, Task, by_loss
 from .frepo import regressors
 from ..options import Count, Positive, one_of
 from ..unroll import descent, path
@@ -41,7 +41,7 @@ def mnemonics(task:Task, # network, data and experts
               inner:Count=10, # steps of the temporary network; with 'means' there is none
               rate:Positive=.05, # size of these steps
               scale:Positive=10., # of the cosines, with 'means'; ours
-             ):
+             ) -> Learner:
     "Images that keep a trained network good (mnemonics)"
     net, (x, y), K = task.net, task.data.train, task.data.K
     E, features = energy(net.apply), regressors(net, 'mnemonics')

@@ -6,7 +6,7 @@
 __all__ = ['WEIGHTS', 'RECIPES', 'METHODS', 'some', 'rkl']
 
 # %% ../../nbs/440_rkl.ipynb #bd15b490
-from typing import Annotated
+from typing import Annotated, Callable
 
 import torch
 from torch import Generator
@@ -25,7 +25,7 @@ WEIGHTS = dict(
     sums=lambda M, B, N: (1., N/B),   # Eq. 4
     means=lambda M, B, N: (1/M, 1/B)) # Algorithm 4, as printed
 
-def some(data:Data, n:int, gen:Generator, device) -> Coreset:
+def some(data:Data, n:int, gen:Generator, device:str|torch.device) -> Coreset:
     "Different training images at random, n or all"
     i = torch.randperm(len(data.train.y), generator=gen, device=gen.device)[:n].to(data.train.x.device)
     return Coreset(data.train.x[i].to(device), data.train.y[i].to(device))
@@ -40,7 +40,7 @@ def rkl(task:Task, # energy, summed loss, data, and experts to start from
         batch:Count=1000, # real images in a step
         weights:Annotated[str, one_of(WEIGHTS)]='sums', # Eq. 4; 'means' is Algorithm 4 as printed
         augment:Strategy='', # strategy of siamese augmentation: a draw for each step, one for coreset and real images
-       ): # `loss(coreset, gen) -> scalar`
+       ) -> Callable: # `loss(coreset, gen) -> scalar`
     "Reverse KL from a Gaussian around the end of a descent (Eq. 4, Algorithm 4)"
     aug, weigh = augmentation(augment), choose(weights, WEIGHTS, 'weights')
     def loss(S:Coreset, gen:Generator):

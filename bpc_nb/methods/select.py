@@ -16,6 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..core import Coreset, choose
+from ..data import Data
 from ..learn import Method, Task
 from ..evaluate import predict
 from ..images import cached
@@ -24,13 +25,14 @@ from ..options import Positive, one_of
 
 # %% ../../nbs/500_select.ipynb #207516f3
 def kept(make:Callable, # () -> tensor
-         task:Task, *name): # of what
+         task:Task, *name:str|int, # of what
+        ) -> Tensor:
     "A tensor about a buffer of experts: computed once, then read from disk"
     key = hashlib.sha256(repr((task.experts.key, *name)).encode()).hexdigest()
     return cached(f'select-{key}', lambda: (dict(t=make().cpu()), {}))[0]['t']
 
 def told_apart(f:Tensor, # (N,D)
-               data, kind:str) -> Tensor: # f
+               data:Data, kind:str) -> Tensor: # f
     "One sentence for a class whose features are constant"
     for c,of in zip(data.classes, (f[data.train.y==k] for k in range(data.K))):
         if c not in data.meta.get('stored', ()) and len(of) > 1 and (of==of[0]).all(): # in a memory an image may stand for a whole class
@@ -41,7 +43,7 @@ def told_apart(f:Tensor, # (N,D)
     return f
 
 def expert_features(task:Task, space:str, # 'net' or 'pixels'
-                device, gen:Generator) -> Tensor: # (N,D)
+                device:str|torch.device, gen:Generator) -> Tensor: # (N,D)
     "Features of all training images, by an expert drawn at random or as they are"
     x = task.data.train.x
     if space=='pixels': return told_apart(x.flatten(1), task.data, 'pixels').to(device)
@@ -62,7 +64,7 @@ def of_each_class(order:Callable, # `(f (n,D), m) -> (m,)`, positions in the cla
 
 FEATURES = 'net', 'pixels'
 
-def choice(task:Task, space:str, order:Callable): # order: `(f, m, gen) -> (m,)`
+def choice(task:Task, space:str, order:Callable) -> Callable: # order: `(f, m, gen) -> (m,)`
     "`(coreset, gen) -> coreset`, with the images of a random one replaced by chosen ones"
     choose(space, FEATURES, 'features')
     def of(S:Coreset, gen:Generator):
@@ -73,21 +75,21 @@ def choice(task:Task, space:str, order:Callable): # order: `(f, m, gen) -> (m,)`
     return of
 
 # %% ../../nbs/500_select.ipynb #27370212
-def linear(a, b): return a@b.T # (n,D), (m,D) -> (n,m)
+def linear(a:Tensor, b:Tensor) -> Tensor: return a@b.T # (n,D), (m,D) -> (n,m)
 
-def gaussian(a, b): # exp(-|a-b|^2/2)
+def gaussian(a:Tensor, b:Tensor) -> Tensor: # exp(-|a-b|^2/2)
     return torch.addmm(-((a*a).sum(1, True) + (b*b).sum(1))/2, a, b.T).exp_()
 
 MOST_BYTES = 5e8 # entries of a kernel matrix that is kept
 
-def columns(k:Callable, f:Tensor, m:int): # kernel, features (n,D), how many columns
+def columns(k:Callable, f:Tensor, m:int) -> Callable: # kernel, features (n,D), how many columns
     "`i -> k(f, f[i])`, `(n,)`"
     if 8*m > len(f) and len(f)**2 < MOST_BYTES: return k(f, f).__getitem__ # symmetric
     return lambda i: k(f, f[i:i+1]).squeeze(1)
 
 # %% ../../nbs/500_select.ipynb #0c296782
 def herd(own:Tensor, # k(x,x) of each (n,)
-         mean, # of k(x,.) over all, (n,) or a number
+         mean:Tensor|float, # of k(x,.) over all, (n,) or a number
          column:Callable, # `i -> k(x, x_i)` of each (n,)
          m:int) -> Tensor: # (m,)
     "Greedily keep the mean of the chosen near the mean of all, without replacement"
@@ -99,7 +101,7 @@ def herd(own:Tensor, # k(x,x) of each (n,)
     return torch.tensor(chosen)
 
 # %% ../../nbs/500_select.ipynb #a4d24b68
-def herded(f:Tensor, m:int, gen=None) -> Tensor: # (n,D) -> (m,)
+def herded(f:Tensor, m:int, gen:Generator=None) -> Tensor: # (n,D) -> (m,)
     "Herding on features"
     f = f - f.mean(0)
     return herd((f*f).sum(1), 0., columns(linear, f, m), m)
@@ -135,7 +137,7 @@ def events(right:Tensor, # (E,N) bool: is image n classified correctly at checkp
     return lost.masked_fill(~right.any(0), float('inf'))
 
 # %% ../../nbs/500_select.ipynb #f987453d
-def forgotten(task:Task, device) -> Tensor: # (N,)
+def forgotten(task:Task, device:str|torch.device) -> Tensor: # (N,)
     "Forgetting events of all training images, over all finished experts"
     x, y = (t.to(device) for t in task.data.train)
     def right(i, e):
@@ -150,19 +152,19 @@ def by_score(score:Tensor, m:int, gen:Generator, most:bool) -> Tensor: # (n,) ->
     return p[score.cpu()[p].argsort(descending=most, stable=True)[:m]]
 
 # %% ../../nbs/500_select.ipynb #f4f74599
-def random(task:Task): # `(coreset, gen) -> coreset`
+def random(task:Task) -> Callable: # `(coreset, gen) -> coreset`
     "Random real images, the same number of each class: what every run begins with"
     return lambda S, gen: S
 
 def herding(task:Task, # data and experts
             features:Annotated[str, one_of(FEATURES)]='net', # where distances are taken: what an expert's last layer sees, or 'pixels'
-           ): # `(coreset, gen) -> coreset`
+           ) -> Callable: # `(coreset, gen) -> coreset`
     "Images whose mean is near the mean of their class"
     return choice(task, features, lambda f, m, gen: herded(f, m))
 
 def kernel_herding(task:Task, features:Annotated[str, one_of(FEATURES)]='net', # as in `herding`
                    width:Positive=1., # of the Gaussian kernel, in units of the spread of a class
-                  ): # `(coreset, gen) -> coreset`
+                  ) -> Callable: # `(coreset, gen) -> coreset`
     "Herding with a Gaussian kernel, which sees more of a class than its mean"
     return choice(task, features, lambda f, m, gen: kernel_herded(f, m, width))
 
@@ -170,7 +172,7 @@ FIRST = dict(mean=lambda f, gen: None, random=lambda f, gen: torch.randint(len(f
 
 def k_center(task:Task, features:Annotated[str, one_of(FEATURES)]='net', # as in `herding`
              first:Annotated[str, one_of(FIRST)]='mean', # the first centre: the image nearest to the mean, or 'random'
-            ): # `(coreset, gen) -> coreset`
+            ) -> Callable: # `(coreset, gen) -> coreset`
     "Images such that none of their class is far from the nearest"
     where = choose(first, FIRST, 'first')
     return choice(task, features, lambda f, m, gen: centred(f, m, where(f, gen)))
@@ -180,7 +182,7 @@ MOST = dict(most=True, least=False)
 
 def forgetting(task:Task, # data and experts
                order:Annotated[str, one_of(MOST)]='most', # the most forgotten first, as published figures; or 'least'
-              ): # `(coreset, gen) -> coreset`
+              ) -> Callable: # `(coreset, gen) -> coreset`
     "Images that networks forgot most often, or least, while they were trained"
     most = choose(order, MOST, 'order')
     def of(S:Coreset, gen:Generator):
@@ -190,7 +192,7 @@ def forgetting(task:Task, # data and experts
     return of
 
 # %% ../../nbs/500_select.ipynb #a2243602
-def k_means(task:Task): # `(coreset, gen) -> coreset`
+def k_means(task:Task) -> Callable: # `(coreset, gen) -> coreset`
     "Centres of k-means in each class, in pixels; the average of a class where there is one image of it"
     def of(S:Coreset, gen:Generator):
         from sklearn.cluster import KMeans
@@ -207,7 +209,7 @@ RECIPES = {
     ('mnist', None): dict(select_runs=1, select_protocol='dc', # as `cd`, but for one look at the held-out part
                           experts=dict(n=1, epochs=10, batch=128, lr=.01, momentum=.9)),
 }
-def by_net(config): return frozenset({'experts'} if config['features']=='net' else ())
+def by_net(config:dict) -> frozenset: return frozenset({'experts'} if config['features']=='net' else ())
 
 METHODS = {'random': Method(random, RECIPES, frozenset(), steps=False, when='as the control of everything else'),
            'herding': Method(herding, RECIPES, by_net, steps=False,

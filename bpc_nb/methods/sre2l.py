@@ -16,6 +16,7 @@ from torch import Generator, Tensor
 
 from ..augment import augment as augmentation
 from ..core import Coreset, free_mb
+from ..data import Data
 from ..energy import with_gradient
 from ..learn import ENERGY, IMAGES, Learner, Method, Task
 from ..networks import last_layer
@@ -45,7 +46,7 @@ def kept_for(loss:Callable, x:Tensor) -> float: # loss: `x -> scalar` -> MB
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t): loss(x.requires_grad_())
     return sum(kept)/1e6
 
-def block_fits(loss:Callable, x:Tensor, block:int, free:float): # x: an example (1,C,H,W); MB
+def block_fits(loss:Callable, x:Tensor, block:int, free:float) -> None: # x: an example (1,C,H,W); MB
     "One sentence for a batch whose gradient would not fit in memory"
     two, four = (kept_for(loss, x.detach().repeat(n, 1, 1, 1)) for n in (2, 4))
     need = two + (each := (four - two)/2)*(block - 2)
@@ -65,7 +66,7 @@ def adjusted(watch:Callable, t:Teacher, x:Tensor, y:Tensor, # a batch, as it beg
     return theta
 
 # %% ../../nbs/810_recover.ipynb #8100a017
-def within(data) -> Callable: # -> `x -> x`
+def within(data:Data) -> Callable: # -> `x -> x`
     "Images whose pixels a file can hold"
     return lambda x: data.transform(data.transform.inverse(x).clamp(0, 1)).to(x)
 

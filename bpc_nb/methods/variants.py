@@ -8,10 +8,10 @@ __all__ = ['ENDS', 'NOISELESS', 'METHODS', 'cd_both', 'cd_persistent', 'cd_late'
 
 # %% ../../nbs/480_variants.ipynb #6efd081a
 from math import log
-from typing import Annotated
+from typing import Annotated, Any, Callable
 
 import torch
-from torch import Generator
+from torch import Generator, Tensor
 
 from ..core import Coreset
 from ..energy import contrast, learned
@@ -27,7 +27,8 @@ ENDS = 'start', 'end', 'both'
 
 def cd_both(task:Task, # energy and experts
             begin:Annotated[str, one_of(ENDS)]='both', # chains begin at theta_k ('start'), at theta_{k+T} ('end'), or one at each
-            L:Natural=20, alpha:Positive=.04, temperature:NonNegative=0., T:Natural=2, k_max:Count=10): # as in `cd`
+            L:Natural=20, alpha:Positive=.04, temperature:NonNegative=0., T:Natural=2, k_max:Count=10, # as in `cd`
+           ) -> Callable:
     "Contrastive divergence whose chains begin at the data's samples, too"
     def loss(S:Coreset, gen:Generator):
         theta_k, pos = (t.to(S.x.device) for t in task.experts.draw(gen, T, (0, k_max)))
@@ -61,14 +62,15 @@ def cd_late(task:Task, # energy and experts
     return staged(cd(task, **first), cd(task, **then), after)
 
 # %% ../../nbs/480_variants.ipynb #2b11b212
-def sizes(theta, shapes:dict): # (P,), parameter's name to its shape
+def sizes(theta:Tensor, shapes:dict) -> Tensor: # (P,), parameter's name to its shape
     "The size of the tensor that each parameter belongs to, relative to all (P,)"
     rms = lambda t: (t**2).mean().sqrt()
     s = torch.cat([rms(t).clamp(min=.1*rms(theta)).expand(t.numel()) for t in cut('the network', shapes, theta).values()])
     return s/rms(s)
 
 def cd_layers(task:Task, # energy, network and experts
-              L:Natural=20, alpha:Positive=.04, temperature:NonNegative=0., T:Natural=2, k_max:Count=10): # as in `cd`
+              L:Natural=20, alpha:Positive=.04, temperature:NonNegative=0., T:Natural=2, k_max:Count=10, # as in `cd`
+             ) -> Callable:
     "Contrastive divergence whose steps and noise are in units of each layer's size"
     E, shapes = task.energy, task.net.shapes
     def loss(S:Coreset, gen:Generator):
@@ -91,7 +93,7 @@ def cd_labels(task:Task, # energy and experts
 def cd_matched(task:Task, # energy and experts
                weight:NonNegative=.1, # of the matching term
                L:Natural=20, alpha:Positive=.04, T:Natural=2, k_max:Count=10, # as in `cd`; without noise
-              ): # `loss(coreset, gen) -> scalar`
+              ) -> Callable: # `loss(coreset, gen) -> scalar`
     "Contrastive divergence and trajectory matching by one chain"
     E, log_alpha = task.energy, torch.tensor(log(alpha))
     def loss(S:Coreset, gen:Generator):
@@ -103,7 +105,8 @@ def cd_matched(task:Task, # energy and experts
 # %% ../../nbs/480_variants.ipynb #161bb7b4
 def cd_nets(task:Task, # energy, network, data and experts
             others:Annotated[str, has_specs]='mlp', # networks beside the run's own, joined by +
-            L:Natural=20, alpha:Positive=.04, temperature:NonNegative=0., T:Natural=2, k_max:Count=10): # as in `cd`
+            L:Natural=20, alpha:Positive=.04, temperature:NonNegative=0., T:Natural=2, k_max:Count=10, # as in `cd`
+           ) -> Callable:
     "Contrastive divergence with experts of several architectures, one in each step"
     def own(spec): return task.other(network(spec, task.data.shape, task.data.K))
     losses = [cd(t, L, alpha, temperature, T, k_max) for t in (task, *map(own, others.split('+')))]
@@ -111,7 +114,7 @@ def cd_nets(task:Task, # energy, network, data and experts
 
 # %% ../../nbs/480_variants.ipynb #c299a109
 NOISELESS = without(CD | BEFORE, 'width') # the variants have no noise at both ends
-def fewer(n:int, **o): return NOISELESS['digits', n] | o # moves in an outer step make fewer steps
+def fewer(n:int, **o:Any) -> dict: return NOISELESS['digits', n] | o # moves in an outer step make fewer steps
 
 METHODS = {
     'cd-both': Method(cd_both, NOISELESS, when='to see what it matters where the chain begins'),

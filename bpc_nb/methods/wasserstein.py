@@ -7,7 +7,7 @@ __all__ = ['GRADIENTS', 'RECIPES', 'METHODS', 'w2', 'endpoints', 'wasserstein']
 
 # %% ../../nbs/450_wasserstein.ipynb #47b106f3
 from math import log
-from typing import Annotated
+from typing import Annotated, Callable
 
 import torch
 from torch import Generator, Tensor
@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from ..augment import Strategy, augment as augmentation
 from ..core import Coreset
 from ..energy import learned
-from ..learn import SECOND, Leaf, Method, Task, by_loss
+from ..learn import SECOND, Leaf, Learner, Method, Task, by_loss
 from .cd import RECIPES as CD
 from .fkl import TABLE2
 from ..options import Count, Natural, NonNegative, Positive, one_of
@@ -24,7 +24,7 @@ from ..unroll import descent, path
 # %% ../../nbs/450_wasserstein.ipynb #5275cf90
 def w2(mean:Tensor, mean_pos:Tensor, # (P,)
        sd=torch.tensor(0.), sd_pos=torch.tensor(0.), # standard deviations (P,); equal ones drop out
-      ): # scalar
+      ) -> Tensor: # scalar
     "Squared Wasserstein distance of two Gaussians with diagonal covariances (Eq. 15)"
     return ((mean - mean_pos)**2).sum() + ((sd - sd_pos)**2).sum()
 
@@ -32,9 +32,10 @@ def w2(mean:Tensor, mean_pos:Tensor, # (P,)
 GRADIENTS = dict( # name -> (frozen, whether graphs are forgotten)
     exact=(False, True), unrolled=(False, False), tesla=(True, True))
 
-def endpoints(theta_k, pos, # (P,)
-              thetas, # where the student went
-              covariance:str='shared'): # or 'diagonal'
+def endpoints(theta_k:Tensor, pos:Tensor, # (P,)
+              thetas:list, # where the student went
+              covariance:str='shared', # or 'diagonal'
+             ) -> Tensor:
     "Distance of student and expert, in units of how far the expert went (Eq. 15)"
     sds = (torch.stack(thetas).var(0, correction=0).clamp(min=1e-20).sqrt(), (pos - theta_k).abs()/12**.5) if covariance=='diagonal' else ()
     return w2(thetas[-1], pos, *sds)/((theta_k - pos)**2).sum()
@@ -50,7 +51,7 @@ def wasserstein(task:Task, # energy and experts
                 gradient:Annotated[str, one_of(GRADIENTS)]='exact', # 'unrolled': with all graphs; 'tesla': no second derivatives
                 stride:Count=1, # thetas kept: every one, every second ...; the others are computed again
                 augment:Strategy='', # strategy of siamese augmentation: a draw for each step
-               ): # a `Learner`, or `loss(coreset, gen) -> scalar` where alpha stays
+               ) -> Learner|Callable: # a `Learner`, or `loss(coreset, gen) -> scalar` where alpha stays
     "Squared Wasserstein distance of the student's end and the expert's (Eq. 15; MTT)"
     frozen, forget = GRADIENTS[gradient]
     if stride > 1 and covariance=='diagonal': raise ValueError(f"stride: found {stride}; diagonal covariances need every theta, stride=1")

@@ -9,7 +9,8 @@ __all__ = ['Chains', 'named_chains', 'complain', 'ticking', 'sample', 'save_chai
 import json, warnings
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, Iterable, Iterator, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -33,18 +34,18 @@ class Chains(NamedTuple):
         "All draws, (R*N,P)"
         return self.theta.flatten(0, 1)
 
-    def save(self, path): save_chains(self, path)
+    def save(self, path:str|Path) -> None: save_chains(self, path)
 
     @staticmethod
-    def load(path): return load_chains(path)
+    def load(path:str|Path) -> 'Chains': return load_chains(path)
 
 # %% ../../nbs/250_chains.ipynb #58183369
-def named_chains(bad:Tensor): # (R,) bool
+def named_chains(bad:Tensor) -> str: # (R,) bool
     "Which chains, the first few of them"
     i = bad.nonzero().flatten().tolist()
     return ', '.join(map(str, i[:5])) + (f' and {len(i)-5} more' if len(i)>5 else '')
 
-def complain(diverged:Tensor, accepted:Tensor, n:int): # (R,) steps that diverged, (R,) mean acceptance, number of steps
+def complain(diverged:Tensor, accepted:Tensor, n:int) -> None: # (R,) steps that diverged, (R,) mean acceptance, number of steps
     "Warn of chains that could not move"
     if (bad := diverged>0).any():
         warnings.warn(f"chains {named_chains(bad)}: the energy was not finite after {int(diverged.sum())} of {n*len(bad)} steps, "
@@ -54,7 +55,7 @@ def complain(diverged:Tensor, accepted:Tensor, n:int): # (R,) steps that diverge
                       "lower eps, or the number of steps in a flight")
 
 # %% ../../nbs/250_chains.ipynb #bf692fa7
-def ticking(states, n:int, show:bool):
+def ticking(states:Iterable, n:int, show:bool) -> Iterator:
     "The same states, with a bar"
     with bar(n, 'chains', 'step', show=show) as b:
         for s in states: yield s; b.update(1)
@@ -62,13 +63,13 @@ def ticking(states, n:int, show:bool):
 # %% ../../nbs/250_chains.ipynb #e54d4c3a
 def sample(
     alg:Algorithm, # `langevin`, `hmc` or `sghmc`
-    state, # of all chains: `alg.init(theta)`, or the state that `adapt` gives
+    state:Any, # of all chains: `alg.init(theta)`, or the state that `adapt` gives
     n:int, # steps, burn-in included
     gen:Generator, # source of randomness
     burn:int=0, # steps to drop
     thin:int=1, # keep every `thin`-th of the others
     progress:bool=False,
-    **meta, # to be noted: what was sampled, and how
+    **meta:Any, # to be noted: what was sampled, and how
 ) -> Chains:
     "Run chains and keep what they visit after burn-in"
     if thin<1 or burn<0 or (n-burn)//thin<1:
@@ -88,12 +89,12 @@ def sample(
     return Chains(theta, **{k:v[:,thin-1::thin] for k,v in notes.items()}, meta=meta)
 
 # %% ../../nbs/250_chains.ipynb #67372649
-def save_chains(c:Chains, path): # a `.safetensors` file
+def save_chains(c:Chains, path:str|Path) -> None: # a `.safetensors` file
     "Write draws and notes, no pickle"
     tensors = {k:v.detach().cpu().contiguous() for k,v in c._asdict().items() if isinstance(v, Tensor)}
     write_atomic(path, lambda tmp: save_file(tensors, tmp, metadata=dict(chains=json.dumps(dict(format=1, meta=c.meta)))))
 
-def load_chains(path) -> Chains: # a `.safetensors` file
+def load_chains(path:str|Path) -> Chains: # a `.safetensors` file
     "Read what `save_chains` wrote, with one sentence for what is not that"
     if not Path(path).is_file(): raise FileNotFoundError(f"path: there is no file of chains at {path}; `chains.save(path)` writes one")
     try:
@@ -106,7 +107,7 @@ def load_chains(path) -> Chains: # a `.safetensors` file
     return Chains(**t, meta=json.loads(head)['meta'])
 
 # %% ../../nbs/250_chains.ipynb #808441d0
-def with_arviz():
+def with_arviz() -> ModuleType:
     "The package, or one sentence that says how to get it"
     try:
         with warnings.catch_warnings(action='ignore'): import arviz # announces its next version on every import
@@ -118,7 +119,7 @@ def with_arviz():
 def to_arviz(
     c:Chains, # what to hand over
     shapes:dict={}, # parameter's name to its shape, as in `Network.shapes`; default: one vector `theta`
-): # `arviz.InferenceData`
+) -> Any: # `arviz.InferenceData`
     "Chains for ArviZ: `posterior`, and `sample_stats` under ArviZ's names"
     R, N, P = c.theta.shape
     shapes = shapes or dict(theta=(P,))

@@ -41,7 +41,7 @@ def leapfrog(
     at:Callable, # `theta -> Point`, from `field`
     point:Point, # where to start
     r:Tensor, # momenta (R,P)
-    eps, # step size, a number or (R,1)
+    eps:float|Tensor, # step size, a number or (R,1)
     n:int, # number of steps
     mass=1., # a number, or one for each parameter (P,)
 ) -> tuple: # `(point, r)` at the end; one gradient a step
@@ -53,24 +53,24 @@ def leapfrog(
     return point, r
 
 # %% ../../nbs/230_hmc.ipynb #fbb3e4ec
-def kinetic(r, mass=1.): # (R,P), a number or (P,)
+def kinetic(r:Tensor, mass=1.) -> Tensor: # (R,P), a number or (P,)
     "Energy of the motion, (R,)"
     return (r**2/mass).sum(-1)/2
 
 # %% ../../nbs/230_hmc.ipynb #93f9325d
-def normal(like:Tensor, gen:Generator): # shape, dtype and device; drawn where the generator lives
+def normal(like:Tensor, gen:Generator) -> Tensor: # shape, dtype and device; drawn where the generator lives
     "Standard normal numbers"
     return torch.randn(like.shape, generator=gen, device=gen.device, dtype=like.dtype).to(like.device)
 
-def uniform(like:Tensor, gen:Generator):
+def uniform(like:Tensor, gen:Generator) -> Tensor:
     "Numbers between 0 and 1"
     return torch.rand(like.shape, generator=gen, device=gen.device, dtype=like.dtype).to(like.device)
 
-def momenta(theta, gen, mass=1., temperature=1.): # (R,P); as in `hmc`
+def momenta(theta:Tensor, gen:Generator, mass=1., temperature=1.) -> Tensor: # (R,P); as in `hmc`
     "Momenta from exp(-K/temperature)"
     return torch.as_tensor(mass*temperature, dtype=theta.dtype, device=theta.device).sqrt()*normal(theta, gen)
 
-def acceptance(dH:Tensor, temperature:float=1.): # (R,), change of H over the flight
+def acceptance(dH:Tensor, temperature:float=1.) -> Tensor: # (R,), change of H over the flight
     "Probability to go there, (R,); 0 where H is not finite"
     return torch.where(dH.isfinite(), (-dH/temperature).exp().clamp(max=1), 0.)
 
@@ -89,7 +89,7 @@ class HMCState(NamedTuple):
     r: Tensor|None = None # momenta (R,P), where they outlive a step
 
     @property
-    def theta(self): return self.point.theta
+    def theta(self) -> Tensor: return self.point.theta
 
 # %% ../../nbs/230_hmc.ipynb #da737e72
 def arrive(here:Point, there:Point, yes:Tensor, p:Tensor, diverged:Tensor) -> HMCState: # (R,) each: who moves, how likely, who diverged

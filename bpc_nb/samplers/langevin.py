@@ -33,18 +33,18 @@ def langevin(
 
 # %% ../../nbs/220_langevin.ipynb #318315de
 def follow(E:Callable, # `(theta, coreset) -> scalar`
-           theta, # where to start, `(P,)` or several `(n,P)`
+           theta:Tensor, # where to start, `(P,)` or several `(n,P)`
            S:Coreset, L:int, alpha:float, # L steps of size alpha
            temperature:float=0., # of the noise; 0: a descent
            aug:Callable=lambda x, gen: x, gen:Generator=None, # `(x, gen) -> x`, drawn for each step
-          ): # as theta
+          ) -> Tensor: # as theta
     "Where a network ends that follows the coreset (Eq. 12); no graph is kept"
     x, y = S.x.detach(), None if S.y is None else S.y.detach()
     for theta in iterate(langevin(lambda theta: E(theta, S._replace(x=aug(x, gen), y=y)), alpha, temperature), theta, L, gen): pass
     return theta
 
 # %% ../../nbs/220_langevin.ipynb #bd88ff06
-def near(theta, width:float, gen:Generator): # `(P,)`, standard deviation
+def near(theta:Tensor, width:float, gen:Generator) -> Tensor: # `(P,)`, standard deviation
     "A sample of the Gaussian around theta"
     eta = torch.randn(theta.shape, generator=gen, device=gen.device, dtype=theta.dtype)
     return theta + width*eta.to(theta.device)
