@@ -1,5 +1,5 @@
 """The command line as people use it: help, options, and the way from a folder of pictures to a measured coreset."""
-import inspect, json, os, re, subprocess, sys
+import inspect, json, os, re, shlex, subprocess, sys
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,26 @@ def test_version_and_usage(bpc):
         code, out, err = bpc(*words)
         assert code == 0 and err == ''
         for name in cli.COMMANDS: assert re.search(rf'^  {name} +\w', out, re.M)
+
+
+def typed(path):
+    "Commands that a page shows, in blocks of shell and between backquotes"
+    text = path.read_text(encoding='utf-8')
+    if path.suffix == '.ipynb': text = '\n\n'.join(''.join(c['source']) for c in json.loads(text)['cells'] if c['cell_type'] == 'markdown')
+    for block in re.findall(r'```(?:sh|bash)\n(.*?)```', text, re.S):
+        yield from (l for l in re.sub(r'\\\n', ' ', block).split('\n') if l.startswith('bpc '))
+    yield from re.findall(r'`(bpc [^`\n]*)`', re.sub(r'```.*?```', '', text, flags=re.S))
+
+
+def test_commands_of_the_book_are_understood():
+    pages, seen, wrong = [*(ROOT/'nbs').glob('*.ipynb'), *ROOT.glob('*.md'), ROOT/'results'/'README.md'], 0, []
+    for command, path in {c: p for p in pages for c in typed(p)}.items():
+        words = shlex.split(re.split(r' +[|>#]', command.replace('--ipc N', '--ipc 1'))[0])[1:]
+        if len(words) < 2 or words[0] not in cli.COMMANDS or re.search(r'\w\||\.\.\.|[{$]', command): continue # a name alone, or no command yet
+        seen += 1
+        try: cli.parse(words)
+        except (Exception, SystemExit) as e: wrong.append((path.name, command, str(e)))
+    assert seen > 30 and wrong == []
 
 
 @pytest.mark.parametrize('command', cli.COMMANDS)
