@@ -255,7 +255,7 @@ def show_curves(
             seen = [row for row in run if row.get(k) is not None]
             ax.plot([row[x] for row in seen], [row[k] for row in seen], '.-' if len(seen)<20 else '-', lw=1, ms=4, label=name)
         tidy(ax, LOGGED.get(k, k), x)
-    if len(runs)>1: axs[0].legend(fontsize=7, frameon=False)
+    if len(runs)>1: axs[-1].legend(fontsize=7, frameon=False, loc='upper left', bbox_to_anchor=(1, 1))
     return fig
 
 # %% ../nbs/010_show.ipynb #7c7fe302
