@@ -338,7 +338,7 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
             options = experts_in_time(method, data, ipc, options, lambda: left(half), device, not json)
         coreset = distill(method, data, ipc, out, seed, resume, device=device, progress=not json, **options, **watch)
     except KeyboardInterrupt:
-        how = ' with --resume, to go on from the last look at the held-out part'*(out/'config.json').exists()
+        how = ' with --resume, to go on from the last look at the validation split'*(out/'config.json').exists()
         raise KeyboardInterrupt(f"stopped; give the same command again{how} (run folder: {out})") from None
     return left_in(out, coreset) if json else next_to(left_in(out, coreset), out)
 

@@ -35,7 +35,7 @@ def choices(net:Annotated[str, has_spec]='convnet', # architecture, e.g. convnet
             start:Annotated[str, one_of(starts)]='real', # real, mix or noise, or a method that chooses
             decode:Annotated[str, one_of(DECODERS)]='identity', # 'factor2': each stored image holds four, at half the size
             experts:dict={}, # options of the experts, e.g. n=30,epochs=20
-            select_runs:Count=3, # students per look at the held-out part
+            select_runs:Count=3, # students per look at the validation split
             select_protocol:Annotated[str, one_of(PROTOCOLS)]='quick', # how they are trained
             select_evaluator:Annotated[str, one_of(evaluators)]='students', # who judges instead of students
             bf16:Format='auto', # convolutions and products in bfloat16; auto: where it is faster
@@ -196,7 +196,7 @@ def some_held(data:Data) -> None:
                      "pass a larger held_out=, for example held_out=.25, or add images")
 
 def judged(data:Data, config:dict, net:Network, seed:int, device:str) -> Callable: # net: as this machine computes it
-    "`coreset -> dict`: students, or another evaluator, on the held-out part"
+    "`coreset -> dict`: students, or another evaluator, on the validation split"
     how = judged_by(config['select_evaluator'], config['select_protocol'])
     def judge(S):
         try: return evaluate(S, data, config['select_runs'], net=net, seed=seed, part='held', eight_bit=False, device=device, **how)
@@ -215,10 +215,10 @@ def distill(method:str, # a name in `bpc list`
             buffer:str=None, # folder of a trajectory buffer; None: made or reused as the recipe says
             streams:int=None, # draws per step, dealt to the ranks of torchrun; None: one for each rank
             device:str='auto', # cpu, cuda or auto
-            progress:bool=True, callback:Callable=None, # `(state, row)` after every look at the held-out part; true ends the run
+            progress:bool=True, callback:Callable=None, # `(state, row)` after every look at the validation split; true ends the run
             until:Callable=None, # `() -> whether time is up`: asked after every step; true ends the run with a look
             **options:Any) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
-    "Learn a coreset: the best one on the held-out part"
+    "Learn a coreset: the best one on the validation split"
     device, data = auto(device), data if isinstance(data, Data) else load(data)
     config = configure(method, data.name, ipc, **of_space(method, data, options))
     some_held(data); first_examples(data, ipc, config, seed) # an impossible ipc is said before anything is computed

@@ -203,7 +203,7 @@ class State(NamedTuple):
     leaves: dict          # name -> tensor
     moments: dict         # name -> (2, ...) of the optimiser
     mean: dict            # running means
-    best: dict            # the candidate that did best on the held-out part
+    best: dict            # the candidate that did best on the validation split
     carry: list = []      # of each stream, where one is kept
     step: int = 0         # outer steps done
     score: float = -1.    # validation accuracy of `best`
@@ -304,7 +304,7 @@ def sound(s:State, value:float) -> bool:
 NOTED = 16 # numbers that a leaf may have and still be in the log
 
 def looked(l:Learner, S:Coreset, s:State, average:float, judge:Callable, values:list) -> tuple: # (state, row)
-    "A look at the held-out part: the candidate is kept if it is the best"
+    "A look at the validation split: the candidate is kept if it is the best"
     leaves = candidate(l, s, average)
     found = judge(shown(l, S, leaves))
     if l.last or found['accuracy_mean'] > s.score: s = s._replace(best=leaves, score=found['accuracy_mean'], at=s.step)
@@ -337,7 +337,7 @@ def outer(l:Learner|Callable, # a `Learner`, or a loss
           momentum:Share=.5, # as published
           optimiser:Annotated[str, one_of(OPTIMISERS)]='sgd', # or 'adam'
           average:Share=.99, # memory of the running mean of the images; 0: none
-          every:Count=100, # steps between looks at the held-out part
+          every:Count=100, # steps between looks at the validation split
           seed:int=0, streams:int=1, # of the draws; how many of them a step averages, dealt to the ranks
           state:State=None, # to continue from
           record:Callable=None, progress:bool=True, # record: `(state, row)` after every look; true ends the loop

@@ -73,7 +73,7 @@ def of_experts(data:Data, net:Network, device:str, n:int, epochs:int, lr:float, 
 
 # %% ../nbs/930_plan.ipynb #f263720a
 def of_looks(data:Data, S:Coreset, net:Network, config:dict, device:str) -> tuple:
-    "Seconds of one look at the held-out part"
+    "Seconds of one look at the validation split"
     o, R, few = PROTOCOLS[config['select_protocol']], config['select_runs'], 8
     train_few, first = drawn_on(lambda n: lambda: students(S, net, R, **o | dict(epochs=n)), few, 1)
     x, theta = data.held.x.to(device), net.init(stream(0, 'plan')).to(device)
