@@ -27,8 +27,9 @@ from .metrics import accuracy, nll
 from .show import figure, tidy
 
 # %% ../nbs/340_corrupt.ipynb #ca5ddbbc
-def gaussian_noise(x:Tensor, c:float,
-                   gen:Generator) -> Tensor: # here and below: pixels (B,C,H,W) in [0,1], constants of the severity, generator
+def gaussian_noise(x:Tensor, # here and below: pixels (B,C,H,W) in [0,1]
+                   c:float, # constants of the severity
+                   gen:Generator) -> Tensor:
     return x + c*torch.randn(x.shape, generator=gen)
 
 def shot_noise(x:Tensor, c:float, gen:Generator) -> Tensor:

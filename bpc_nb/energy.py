@@ -75,7 +75,8 @@ def learned(S:Coreset) -> dict: # field -> tensor
     "What of a coreset moves: images, and labels or weights that are learned"
     return dict(x=S.x) | {k:t for k in ('y','w') if (t := getattr(S, k)) is not None and t.requires_grad}
 
-def mean_over(f:Callable, S:Coreset, # `(noise, coreset) -> scalar`
+def mean_over(f:Callable, # `(noise, coreset) -> scalar`
+              S:Coreset,
               noises:Iterable, n:int, # n of them, drawn one after the other
              ) -> Tensor: # scalar
     "The mean of a function over noise, and its gradient in what moves, holding one graph at a time"

@@ -119,7 +119,7 @@ def all_results(groups) -> str: # of `measured`
 {len(rows)} rows from {sum(map(len, groups.values()))} lines of the grids, nothing left out: search for words, click a column to sort
 
 Several words narrow the table together: `cifar10 fkl`. Accuracies are in percent, means and deviations over the students of all coresets of a row; minutes are those of one coreset on the machine that made it, and
-machines differ. The last column names the grid and its cells: `bpc grid results/STUDY.toml --only CELLS --results again` runs them once more. What rows mean together is said in the part on results.
+machines differ. The last column names the grid and its cells: `bpc grid results/STUDY/NAME.toml --only CELLS --results again` runs them once more. What rows mean together is said in the part on results.
 
 <div class="wide"><table class="searched"><thead><tr>{cells(HEAD, 'th')}</tr></thead><tbody>
 {table}
@@ -185,7 +185,7 @@ def usual_rows(name, groups) -> list: # of (where, lines): one for each data set
 def costs(name, results) -> str: # '': not measured
     "Time and memory of a whole run, as `bpc plan` found them"
     from bpc_nb.grid import found
-    by = {(r['data'], r['ipc']):(r['seconds'], r['memory_mb']) for r in sorted(found('costs', results), key=lambda r: -r['seconds']) if r['method']==name} # the fastest
+    by = {(r['data'], r['ipc']):(r['seconds'], r['memory_mb']) for r in found('costs', results) if r['method']==name} # the last one counts
     return '; '.join(f"on {data} with {ipc} image{'s'*(ipc > 1)} per class {s:.0f} s" + f' and {mb:.0f} MB'*(mb >= 1) for (data, ipc),(s, mb) in by.items())
 
 def card(name, m, stem, heading, equation, arguments, groups, results, folder) -> str: # m: an entry of the registry; arguments: folded, as HTML

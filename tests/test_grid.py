@@ -38,6 +38,15 @@ def test_grids_of_the_book_are_done(name, tmp_path, monkeypatch):
     assert (ROOT/'results'/'papers'/f'{name}.jsonl').read_bytes() == before
 
 
+def test_a_key_names_one_line():
+    "Lines of a grid may stand in two grids; what evaluates a coreset once more says `of`"
+    where = {}
+    for p in grid.line_files(ROOT/'results'):
+        for r in grid.lines(p):
+            if 'key' in r: where.setdefault(r['key'], []).append((p.stem, 'config' in r))
+    assert {k: v for k, v in where.items() if len(v) > 1 and not all(c for _, c in v)} == {}
+
+
 @pytest.mark.parametrize('path', [p for p in sorted((ROOT/'results').rglob('*.toml')) if '[[cells]]' in p.read_text()], ids=lambda p: f'{p.parent.name}-{p.stem}')
 def test_cells_of_the_book_are_different_and_configured(path):
     cells = grid.cells(path)

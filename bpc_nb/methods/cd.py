@@ -33,8 +33,10 @@ def antithetic(sd:Tensor, pairs:int, gen:Generator) -> Iterator: # standard devi
         yield e
         yield -e
 
-def smoothed(f:Callable, S:Coreset, sd:Tensor|None,
-             pairs:int, gen:Generator) -> Tensor: # `(noise, coreset) -> scalar`; sd: None or (P,) -> scalar
+def smoothed(f:Callable, # `(noise, coreset) -> scalar`
+             S:Coreset,
+             sd:Tensor|None, # (P,)
+             pairs:int, gen:Generator) -> Tensor: # scalar
     "The mean of an energy over noise; without noise where there is no standard deviation"
     return f(0., S) if sd is None else mean_over(f, S, antithetic(sd, pairs, gen), 2*pairs)
 

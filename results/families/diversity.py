@@ -21,10 +21,10 @@ def lines(path:Path) -> list: return [json.loads(l) for l in path.read_text().sp
 if __name__=='__main__':
     for r in lines(HERE/'statistics.jsonl'):
         path = HERE.parent/'coresets'/f"{r['key']}.safetensors"
-        if any(l['key']==r['key'] for l in lines(LINES)) or not path.exists(): continue # photographs of 128 pixels are too large to be kept
+        if any(l['of']==r['key'] for l in lines(LINES)) or not path.exists(): continue # photographs of 128 pixels are too large to be kept
         data = cell_data(r | dict(data=r['data'].split()[0]))
         net = network(r['config']['net'], data.shape, data.K)
         t, S = squeezed(data, net, r['config']['experts']), Coreset.load(path)
         found = diversity(S, t) | {f'{k}_random':v for k,v in diversity(data.draw(r['ipc'], stream(0, 'diversity')), t).items()}
-        with open(LINES, 'a') as f: f.write(json.dumps(dict(key=r['key'], method=r['method'], data=r['data']) | found | dict(made=provenance())) + '\n')
+        with open(LINES, 'a') as f: f.write(json.dumps(dict(of=r['key'], method=r['method'], data=r['data']) | found | dict(made=provenance())) + '\n')
         print(r['method'], r['data'], r['ipc'], found, flush=True)

@@ -51,7 +51,7 @@ def judged(line:dict, judge:str, data, runs:int=2) -> dict:
     except Diverged as e: found = dict(diverged=str(e)) # a fact about the coreset
     found |= {k:v for k,v in (twin or {}).items() if k.endswith('_random')}
     kept = {k:v for k,v in found.items() if k.split('_')[0] in ('accuracy','nll','ece','diverged') and 'runs' not in k}
-    return {k:line[k] for k in ('key','method','data','ipc','zca')} | dict(judge=judge, net=net or own, runs=runs) | kept \
+    return dict(of=line['key']) | {k:line[k] for k in ('method','data','ipc','zca')} | dict(judge=judge, net=net or own, runs=runs) | kept \
         | dict(seconds=round(time.perf_counter() - began), made=provenance())
 
 def asked(S:Coreset): # judges of a coreset: a regression wants targets, and there are labels to learn or there are none
@@ -67,7 +67,7 @@ if __name__=='__main__':
             continue # a schedule alone has no images of its own
         name = line['data'].split()[0], line['zca']
         for judge in asked(Coreset.load(path)):
-            if not judge.startswith(options.judge) or any((r['key'], r['judge'])==(line['key'], judge) for r in lines(LINES)): continue
+            if not judge.startswith(options.judge) or any((r['of'], r['judge'])==(line['key'], judge) for r in lines(LINES)): continue
             if name not in sets: sets = {name: load(name[0], zca=name[1])} # one at a time
             row = judged(line, judge, sets[name])
             with open(LINES, 'a') as f: f.write(json.dumps(row) + '\n')

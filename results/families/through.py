@@ -44,7 +44,7 @@ def with_schedule() -> list: # (line, coreset)
     return [(r, S) for r,S in all_of if S.steps is not None]
 
 def changed():
-    have = {(r['key'], r['change']) for r in lines('changed')}
+    have = {(r['of'], r['change']) for r in lines('changed')}
     for r,S in with_schedule():
         name, net = r['data'].split()[0], r['config']['net']
         data, cases = load(name), {k:(T, net) for k,T in altered(S).items()}
@@ -53,16 +53,16 @@ def changed():
             cases |= {f'{other}, its schedule':(S._replace(init=None), other), f'{other}, without schedule':(S._replace(steps=None, init=None), other)}
         for k,(T, on) in cases.items():
             if (r['key'], k) not in have:
-                add('changed', dict(key=r['key'], method=r['method'], data=r['data'], examples=len(S.x), known=r['config']['known'],
+                add('changed', dict(of=r['key'], method=r['method'], data=r['data'], examples=len(S.x), known=r['config']['known'],
                                     learned=r['config'].get('images', True), change=k) | worth(T, data, 1 if T.init is not None else 3, net=on, protocol='dc'))
 
 def own():
-    have = {(r['key'], r['change']) for r in lines('changed')}
+    have = {(r['of'], r['change']) for r in lines('changed')}
     for r in lines('through'):
         if r['method']!='ld' or r['config']['base'] or (r['key'], 'labels of their own') in have: continue
         S, data = Coreset.load(HERE.parent/'coresets'/f"{r['key']}.safetensors"), load(r['data'].split()[0])
         hard = S._replace(y=torch.arange(data.K).repeat_interleave(len(S.x)//data.K)) # images are drawn class by class
-        add('changed', dict(key=r['key'], method='ld', data=r['data'], examples=len(S.x), change='labels of their own')
+        add('changed', dict(of=r['key'], method='ld', data=r['data'], examples=len(S.x), change='labels of their own')
             | worth(hard, data, r['runs'], net=r['config']['net'], protocol=r['protocol']))
 
 def best_random(data, net:str, n:int=20) -> Coreset: # chosen on held-out images
