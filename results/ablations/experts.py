@@ -1,0 +1,32 @@
+"""What the experts can do that contrastive divergence learns from: validation accuracy of a network on its way
+
+    python results/ablations/experts.py
+
+A line for each data set whose recipes count epochs in parts: one expert with the recipe's options, and twice the horizon of its longest pair.
+On one core CIFAR-10 takes a quarter of an hour.
+"""
+import json, tempfile
+from pathlib import Path
+
+from bpc_nb.core import provenance
+from bpc_nb.data import load
+from bpc_nb.distill import configure
+from bpc_nb.experts import experts
+from bpc_nb.grid import add, lines
+from bpc_nb.metrics import summary
+from bpc_nb.evaluate import predict
+from bpc_nb.networks import network
+
+LINES = Path(__file__).with_suffix('.jsonl')
+
+if __name__=='__main__':
+    for name in 'mnist', 'cifar10':
+        if any(r['data'].split()[0]==name for r in lines(LINES)): continue
+        data, config = load(name), configure('cd', name, 10)
+        options = config['experts'] | dict(n=1, epochs=2*config['T'])
+        net = network(config['net'], data.shape, data.K)
+        with tempfile.TemporaryDirectory() as folder:
+            buffer = experts(data, net, folder, **options)
+            at = [summary(predict(net, buffer.read((0, 0), e), data.held.x), data.held.y)['accuracy'] for e in range(options['epochs'] + 1)]
+        add(LINES, dict(data=data.name, net=net.name, experts=options, accuracy=at, made=provenance()))
+        print(name, *(f'{100*a:.1f}' for a in at), flush=True)
