@@ -965,6 +965,7 @@ def bpc_zoo(data:str=None, # print the card of one, else list all
     rows = [(c['name'], c['ipc'], *(mean_percent(c['figures'], k) for k in ('','_8bit','_random')),
              '{runs}, {of}, {protocol}: {epochs} epochs'.format(**c['figures'], of=label_words(c['figures']['labels']))) for c in cards]
     return table(rows, ('data', 'ipc', 'accuracy, %', '8 bit', 'random real', 'students')) + \
+        "\na row is one coreset, and ± is over its students; bpc tables has means over seeds and folds" \
         "\nnext: bpc zoo NAME --ipc N, or bpc_nb.zoo.load_coreset(NAME, ipc=N)"
 
 def bpc_tables(results:str=None, # folder of lines (default: that of the checkout)

@@ -310,7 +310,7 @@ def iterate(alg:Algorithm, # what to iterate
     for _ in range(n): yield (state := alg.step(state, gen))
 
 # %% ../nbs/000_core.ipynb #731d34f1
-def stream(seed:int, # of the task
+def stream(seed:int|tuple, # of the task, or of its part
            *name:Any, # words and numbers that say what the draws are for
            device='cpu', # where the draws are made
           ) -> Generator:

@@ -8,15 +8,15 @@ __all__ = ['CELL', 'MARKS', 'MEANING', 'NEVER', 'ONCE_SAID', 'SMALL', 'RESULTS',
            'same_options', 'lines', 'of_students', 'line_files', 'done', 'add', 'file_digest', 'keep', 'coreset_file',
            'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'course', 'run_cell', 'transfers',
            'best_here', 'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests',
-           'unfinished', 'finish', 'each', 'prepare', 'picked', 'lines_of', 'grid', 'waiting', 'found']
+           'unfinished', 'finish', 'each', 'prepare', 'picked', 'lines_of', 'grid', 'waiting', 'found', 'called_with']
 
 # %% ../nbs/950_grid.ipynb #617b8437
-import hashlib, itertools, json, re, shutil, signal, tempfile, time, tomllib, warnings
+import hashlib, itertools, json, re, shutil, signal, sys, tempfile, time, tomllib, warnings
 from contextlib import contextmanager
 from functools import cache, partial
 from numbers import Real
 from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterable, Iterator
 
 import torch
 
@@ -74,7 +74,9 @@ def check_cell(cell:dict) -> dict: # fields with their defaults -> with its conf
 # %% ../nbs/950_grid.ipynb #ef13e5e7
 def read_tables(path:str|Path) -> list: # of dicts
     "The tables of a grid file, as they are written"
-    if not Path(path).is_file(): raise FileNotFoundError(f"file: there is no grid file at {path}")
+    if not Path(path).is_file():
+        near = next(iter(sorted(Path(path).parent.glob(f'*/{Path(path).name}'))), None)
+        raise FileNotFoundError(f"file: there is no grid file at {path}" + (f"; did you mean {near}?" if near else ''))
     try: found = tomllib.loads(Path(path).read_text())
     except ValueError as e: raise ValueError(f"file: {path} is not a grid file ({e}); it needs tables that begin with [[cells]]") from None
     for k in found: choose(k, ['cells'], f'file: {path}: table')
@@ -488,3 +490,15 @@ RESULTS = Path(__file__).resolve().parents[1]/'results' if '__file__' in globals
 def found(name:str, results=RESULTS) -> list: # of NAME.jsonl, whatever study's folder it is in
     "The lines of a file, as far as they are there"
     return [r for p in line_files(results) if p.stem==name for r in lines(p)]
+
+# %% ../nbs/950_grid.ipynb #d36f3e43
+def called_with(doc:str, # what a script says of itself
+                known:Iterable|None=None, # the words that it takes; None: any
+               ) -> list: # of words
+    "What a script was called with: `--help` prints what it says of itself, and an unknown word is one sentence"
+    words = sys.argv[1:]
+    if {'-h','--help'} & {*words}: sys.exit(print(doc.strip()))
+    for w in words if known is not None else []:
+        if w not in (known := [*known]):
+            sys.exit(f"{Path(sys.argv[0]).name}: found {w!r}; expected {', '.join(map(repr, known)) or 'no word'}")
+    return words

@@ -12,7 +12,7 @@ __all__ = ['ENERGY', 'IMAGES', 'SECOND', 'STARTS', 'OPTIMISERS', 'NOTED', 'Task'
 # %% ../nbs/400_learn.ipynb #554fb027
 import warnings
 from functools import reduce
-from typing import Annotated, Callable, NamedTuple
+from typing import Annotated, Callable, NamedTuple, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -255,7 +255,7 @@ def slope(l:Learner, S:Coreset, leaves:dict, # S: the start; leaves: name -> ten
     return {k:v.view_as(t) for (k,t),v in zip(leaves.items(), g)}, value[0], [*carries]
 
 # %% ../nbs/400_learn.ipynb #5dce93f5
-def same_form(before:list, after:list) -> None: # carries of this rank's streams
+def same_form(before:Sequence, after:Sequence) -> None: # carries of this rank's streams
     "One sentence for a pool that a checkpoint could not give back"
     old, new = tree_flatten([*before]), tree_flatten([*after])
     if old[1]!=new[1] or any(isinstance(a, Tensor)!=isinstance(b, Tensor) for a,b in zip(old[0], new[0])):

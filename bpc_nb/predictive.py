@@ -144,7 +144,7 @@ def draws(S:Coreset, net:Network, o:dict, # o: as `settings` returns them
 # %% ../nbs/320_predictive.ipynb #80519498
 def posterior_metrics(S:Coreset, # what students see
                       data:Data, net:Network,
-                      seed:int, part:str, # of starts and chains; 'test', 'held' or 'train'
+                      seed:int|tuple, part:str, # of starts and chains; 'test', 'held' or 'train'
                       protocol:str, progress:bool=False,
                       **given:Any, # settings of the protocol that are to be different
                      ) -> dict: # plain values

@@ -1,5 +1,5 @@
 """Grids in several processes and in little time, what is wrong in their files, and the coresets and tables made from them."""
-import json, os, re, signal, subprocess, sys, time
+import ast, json, os, re, signal, subprocess, sys, time
 from pathlib import Path
 
 import pytest
@@ -224,3 +224,11 @@ def test_another_kind_of_coreset_has_a_row_of_its_own_that_says_so():
     dm = dict(method='dm', decode='factor2', order='least')
     assert tables.variant(line(.9, **dm)) == 'dm, decode=factor2'
     assert tables.variant(line(.9, dict(decode='factor2', order='least'), **dm)) == 'dm, order=least, decode=factor2'
+
+def test_every_script_of_a_study_says_what_it_does():
+    "`--help` is the same everywhere, and is asked before anything runs"
+    scripts = sorted((ROOT/'results').glob('*/*.py'))
+    assert len(scripts) > 20
+    for p in scripts: assert re.search(r'called_with\(__doc__|description=__doc__', p.read_text()), f'{p.name} does not know --help'
+    out = subprocess.run([sys.executable, scripts[-1], '--help'], capture_output=True, text=True)
+    assert out.returncode==0 and out.stdout.strip()==ast.get_docstring(ast.parse(scripts[-1].read_text()), clean=False).strip()

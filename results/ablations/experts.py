@@ -12,7 +12,7 @@ from bpc_nb.core import provenance
 from bpc_nb.data import load
 from bpc_nb.distill import configure
 from bpc_nb.experts import experts
-from bpc_nb.grid import add, lines
+from bpc_nb.grid import add, called_with, lines
 from bpc_nb.metrics import summary
 from bpc_nb.evaluate import predict
 from bpc_nb.networks import network
@@ -20,7 +20,7 @@ from bpc_nb.networks import network
 LINES = Path(__file__).with_suffix('.jsonl')
 
 if __name__=='__main__':
-    for name in 'mnist', 'cifar10':
+    for name in called_with(__doc__, ('mnist','cifar10')) or ('mnist','cifar10'):
         if any(r['data'].split()[0]==name for r in lines(LINES)): continue
         data, config = load(name), configure('cd', name, 10)
         options = config['experts'] | dict(n=1, epochs=2*config['T'])

@@ -5,7 +5,7 @@
 adds a line to results/families/curve.jsonl for each way that has none yet: steps, seconds of the processor on one thread, without looks, and
 accuracy on held-out images of the regression on networks that nothing has trained. Ways of one data set and size differ in what their names say.
 """
-import json, sys, time
+import json, time
 from pathlib import Path
 from statistics import median
 
@@ -14,6 +14,7 @@ import torch
 from bpc_nb.core import provenance
 from bpc_nb.data import load
 from bpc_nb.distill import distill
+from bpc_nb.grid import called_with
 
 LINES = Path(__file__).with_suffix('.jsonl')
 FIRST = dict(net='convnet:width=64', real=256, pool=0, average=.99, lr=.01, lr_targets=1e-3)
@@ -40,7 +41,7 @@ def curve(name:str, ipc:int, of:dict, limit:float) -> list: # [step, seconds, ac
 
 if __name__=='__main__':
     torch.set_num_threads(1)
-    limit = float(sys.argv[1]) if len(sys.argv) > 1 else 120.
+    limit = float(*called_with(__doc__) or [120])
     done = [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
     for (name,ipc),ways in WAYS.items():
         for way,of in ways.items():

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 
 from bpc_nb.core import Coreset, provenance, stream
-from bpc_nb.grid import cell_data
+from bpc_nb.grid import called_with, cell_data
 from bpc_nb.methods.sre2l import diversity
 from bpc_nb.networks import network
 from bpc_nb.teacher import squeezed
@@ -19,6 +19,7 @@ LINES = HERE/'diversity.jsonl'
 def lines(path:Path) -> list: return [json.loads(l) for l in path.read_text().splitlines()] if path.exists() else []
 
 if __name__=='__main__':
+    called_with(__doc__, ())
     for r in lines(HERE/'statistics.jsonl'):
         path = HERE.parent/'coresets'/f"{r['key']}.safetensors"
         if any(l['of']==r['key'] for l in lines(LINES)) or not path.exists(): continue # photographs of 128 pixels are too large to be kept

@@ -5,13 +5,14 @@
 adds a line to results/families/exact.jsonl for each data set and each kind of features: test accuracy of the ridge regression on all training images,
 on ten images as they are and after 8 bits, on ten that were made for 8 bits, and on ten random real ones; seconds of both.
 """
-import json, sys, time
+import json, time
 from pathlib import Path
 
 from bpc_nb.core import Coreset, provenance
 from bpc_nb.data import load
 from bpc_nb.distill import configure, distill
 from bpc_nb.evaluate import evaluate
+from bpc_nb.grid import called_with
 
 NETS = 'logistic', 'shallow', 'shallow:act=cosine'
 
@@ -31,7 +32,7 @@ def measured(name:str, net:str, ipc:int=1) -> dict:
                 pixels=[round(v.item(), 2) for v in S.pixels().aminmax()], seconds=dict(distill=seconds, whole=longer), made=provenance())
 
 if __name__=='__main__':
-    for name in sys.argv[1:]:
+    for name in called_with(__doc__):
         for net in NETS:
             line = measured(name, net)
             with open(Path(__file__).with_suffix('.jsonl'), 'a') as f: f.write(json.dumps(line) + '\n')

@@ -5,7 +5,7 @@
 adds a line to results/families/gtn.jsonl for each data set, ablation and seed that has none yet: students by the coreset's own steps on test images, on
 its own network and on others, and students by protocol `dc` that are given its images alone; beside the latter random real images.
 """
-import json, sys, time
+import json, time
 from itertools import product
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from bpc_nb.core import provenance
 from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
+from bpc_nb.grid import called_with
 from bpc_nb.metrics import Diverged
 
 LINES = Path(__file__).parent/'gtn.jsonl'
@@ -41,7 +42,7 @@ def line(name:str, what:str, seed:int, data) -> dict:
 
 if __name__=='__main__':
     have = {(r['data'], r['what'], r['seed']) for r in map(json.loads, LINES.read_text().splitlines())} if LINES.exists() else set()
-    names = sys.argv[1:] or [*OTHERS]
+    names = called_with(__doc__, OTHERS) or [*OTHERS]
     sets = {name:load(name) for name in names}
     for seed, name, what in product((0, 1), names, ABLATIONS):
         if (name, what, seed) in have: continue

@@ -58,7 +58,7 @@ def asked(S:Coreset): # judges of a coreset: a regression wants targets, and the
     return [k for k in (*USUAL, *JUDGES) if (S.targets or k in USUAL) and (S.y.is_floating_point() or k!='usual students, learned labels')]
 
 if __name__=='__main__':
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--judge', default=''); parser.add_argument('keys', nargs='*', default=[''])
     options, sets = parser.parse_args(), {}
     for line in [*chain(*(lines(HERE/f'{n}.jsonl') for n in STUDIES))]:

@@ -5,13 +5,14 @@
 adds a line to results/families/poison.jsonl for each cell (none named: all) that has none yet: what each of the attack, noise of the same norms, real
 images and mislabelled real images does to each class of held-out networks on test images, and what `inspected` says of it on held-out images.
 """
-import json, sys, time
+import json, time
 from pathlib import Path
 
 import torch
 
 from bpc_nb.core import provenance, stream
 from bpc_nb.data import load
+from bpc_nb.grid import called_with
 from bpc_nb.networks import network
 from bpc_nb.poison import beside_attack, falls, inspected, poison, trained
 from bpc_nb.zoo import load_coreset
@@ -65,7 +66,8 @@ def harmless(name:str): # yields dicts: coresets that attack nobody
 
 if __name__=='__main__':
     have = {json.loads(l)['cell'] for l in LINES.read_text().splitlines()} if LINES.exists() else set()
-    for cell in sys.argv[1:] or [*CELLS, *(f'{d} harmless' for d in NETS)]:
+    every = *CELLS, *(f'{d} harmless' for d in NETS)
+    for cell in called_with(__doc__, every) or every:
         if cell in have: continue
         rows = [r | dict(made=provenance()) for r in (harmless(cell.split()[0]) if 'harmless' in cell else lines_of(cell))]
         with open(LINES, 'a') as f: f.writelines(json.dumps(r) + '\n' for r in rows)

@@ -7,7 +7,7 @@ label for each image, from their classes mixed as the images are, with the train
 step; beside them random real images that take as many bytes as those with stored labels.
 A line for each goes to results/families/taught.jsonl; what has one is not judged again.
 """
-import json, sys, time
+import json, time
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -18,6 +18,7 @@ from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate, predict
 from bpc_nb.fast import accelerate
+from bpc_nb.grid import called_with
 from bpc_nb.metrics import summary
 from bpc_nb.networks import network
 from bpc_nb.teacher import SPEC, Lesson, answers, label_bytes, learners, squeezed, training_of
@@ -81,7 +82,7 @@ def judged(of, labels:str, data, net, teacher) -> dict: # of: `(run) -> coreset`
                 nll_mean=mean(r['nll_mean'] for r in rows), net=net.name, runs=RUNS, seconds=round(time.perf_counter() - began), made=provenance())
 
 if __name__=='__main__':
-    for name in sys.argv[1:] or SETS:
+    for name in called_with(__doc__, SETS) or SETS:
         data = load(name)
         net = network(SPEC, data.shape, data.K)
         teacher, pixels = squeezed(data, net), data.train.x[0].numel()

@@ -6,7 +6,7 @@
 another order, other initialisations, other networks, no schedule. `own` gives the images of learned labels their own labels back. `baselines` judges random images, the best of twenty random sets, centres of k-means and learned images by
 students and by the nearest neighbour. `adapted` begins at networks that were trained on digits and takes three steps on ten images of MNIST. All on test images, once.
 """
-import json, sys, time
+import json, time
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from bpc_nb.core import Coreset, provenance, stream
 from bpc_nb.data import load
 from bpc_nb.energy import energy
 from bpc_nb.evaluate import evaluate, in_order, predict
+from bpc_nb.grid import called_with
 from bpc_nb.learn import IMAGES, Task, outer, shown
 from bpc_nb.methods.dd import altered, scheduled
 from bpc_nb.methods.select import k_means
@@ -105,4 +106,5 @@ def adapted(steps:int=300, n:int=15):
                             accuracy_mean=mean(tests), accuracy_runs=tests, seconds=round(time.perf_counter() - began)))
 
 if __name__=='__main__':
-    for what in sys.argv[1:] or ('changed','own','baselines','adapted'): dict(changed=changed, own=own, baselines=baselines, adapted=adapted)[what]()
+    parts = dict(changed=changed, own=own, baselines=baselines, adapted=adapted)
+    for what in called_with(__doc__, parts) or parts: parts[what]()

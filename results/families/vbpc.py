@@ -16,6 +16,7 @@ from bpc_nb.core import provenance, stream
 from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
+from bpc_nb.grid import called_with
 from bpc_nb.methods.frepo import regressors, with_targets
 from bpc_nb.methods.vbpc import last_layer_posterior, predictive_logits
 from bpc_nb.networks import network
@@ -42,6 +43,7 @@ def entropies(S, net, x, gen, n=5): # (N,), of the mean prediction of n networks
     return -(probs*probs.clamp(min=1e-12).log()).sum(1)
 
 def main():
+    called_with(__doc__, ())
     data, done = load('digits'), [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
     net = network(NET, data.shape, data.K)
     def missing(**of): return not any(all(r.get(k)==v for k,v in of.items()) for r in done)

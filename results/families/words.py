@@ -7,13 +7,14 @@ the accuracy on the test sentences of students that follow the coreset's schedul
 schedule nor start; of students with the schedule who see the nearest words instead of vectors; and of judges without a network.
 Rates and lengths were chosen on held-out sentences.
 """
-import json, sys, time
+import json, time
 from pathlib import Path
 
 from bpc_nb.core import Coreset, provenance, stream
 from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
+from bpc_nb.grid import called_with
 from bpc_nb.methods.tdd import as_words, off_words
 
 HERE = Path(__file__).parent
@@ -53,8 +54,9 @@ def row(name:str) -> dict:
         sizes=[round(v, 3) for v in S.steps.flatten().tolist()], seconds=took, options=options, made=provenance())
 
 if __name__=='__main__':
+    parts = called_with(__doc__) or ['']
     for name in CELLS:
-        asked = any(name==p or p not in CELLS and name.startswith(p) for p in sys.argv[1:] or [''])
+        asked = any(name==p or p not in CELLS and name.startswith(p) for p in parts)
         if not asked or any(r['name']==name for r in lines()): continue
         r = row(name)
         with open(LINES, 'a') as f: f.write(json.dumps(r) + '\n')

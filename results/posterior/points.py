@@ -8,13 +8,14 @@ coreset's posterior; contrastive divergence is fitted to other draws, weighed in
 of chains on both; its truth is weighed draws, two independent sets of them. All seconds are of the processor. `example` is PSVI's own:
 the mean of a Gaussian of 200 dimensions, 1,000 rows, ten trials. `network` has three hidden units and 200 rows, five seeds. What has a line in results/posterior/points.jsonl is not computed again.
 """
-import json, sys, time, warnings
+import json, time, warnings
 from pathlib import Path
 
 import torch
 
 from bpc_nb.alive import black_box, coreset_mcmc
 from bpc_nb.core import provenance, stream
+from bpc_nb.grid import called_with
 from bpc_nb.methods.giga import giga
 from bpc_nb.models import MODELS, Model, Rows, laplace_of
 from bpc_nb.points import cd_loss, contrastive, distances, psvi, psvi_loss, some_rows, white
@@ -160,5 +161,4 @@ def small(N:int=200):
 
 if __name__=='__main__':
     ALL = 'logistic','million','poisson','linear','wide','example','network'
-    if not {*sys.argv[1:]} <= {*ALL}: sys.exit(f"expected some of {', '.join(ALL)}")
-    for name in sys.argv[1:] or ALL: dict(million=million, example=example, network=small, wide=wide).get(name, lambda: study(name))()
+    for name in called_with(__doc__, ALL) or ALL: dict(million=million, example=example, network=small, wide=wide).get(name, lambda: study(name))()

@@ -6,7 +6,7 @@ For the coresets of seed 0 with one image a class that the grids have kept, and 
 the recipe's network. All training images stand beside them: two networks of the same kind, four epochs. Every one sees the same 1,000 test images, clean and with each corruption at severities 1, 3 and 5. What has a line in results/posterior/robust.jsonl is not
 measured again.
 """
-import json, sys, time
+import json, time
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from bpc_nb.corrupt import log_amplitude, robustness
 from bpc_nb.data import Split, load
 from bpc_nb.evaluate import examples_of, matched, predict, students
 from bpc_nb.fast import accelerate
-from bpc_nb.grid import coreset_file, done, of_students
+from bpc_nb.grid import called_with, coreset_file, done, of_students
 from bpc_nb.metrics import summary
 
 HERE = Path(__file__).parent
@@ -50,7 +50,7 @@ def measure(S, data, **options) -> dict: # options of `students`
     return summary(probs(data.test.x), data.test.y) | dict(rows=rows, spectrum=log_amplitude(S.pixels()).tolist())
 
 if __name__=='__main__':
-    for name in sys.argv[1:] or ('cifar10', 'mnist'):
+    for name in called_with(__doc__, ('cifar10','mnist')) or ('cifar10','mnist'):
         data = load(name)
         have = [{k:r[k] for k in ('data','method','of')} for r in lines()]
         for what,path in sets(name):

@@ -5,7 +5,7 @@
 On fold 0 of digits, with a narrow network, chains of Hamiltonian Monte Carlo on all training images stand for p(theta | D). Each method learns its coresets for this very
 network (named by arguments; none: all), and chains on them, under several energies, stand for q(theta | S). What has a line in results/posterior/title.jsonl is not measured again.
 """
-import json, sys, time
+import json, time
 from pathlib import Path
 
 import torch
@@ -16,6 +16,7 @@ from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.energy import energy
 from bpc_nb.evaluate import evaluate, examples_of, fit_of
+from bpc_nb.grid import called_with
 from bpc_nb.networks import network
 from bpc_nb.predictive import mixing
 from bpc_nb.samplers.chains import Chains, sample
@@ -75,6 +76,7 @@ def note(row:dict):
            ('method','ipc','seed','energy','accuracy','accuracy_q','total_variation','agreement','rhat','kl_forward','seconds')}, flush=True)
 
 if __name__=='__main__':
+    methods = called_with(__doc__, METHODS) or METHODS
     data = load('digits', fold=0)
     net, y = network(NET, data.shape, data.K), data.test.y
     P = whole(net, data)
@@ -84,7 +86,7 @@ if __name__=='__main__':
              | in_axes(P[:2].flatten(0, 1), P[2:].flatten(0, 1)))
     for seed in SEEDS:
         for ipc in SIZES:
-            for method in sys.argv[1:] or METHODS:
+            for method in methods:
                 have = {r['energy'] for r in lines() if (r['method'], r.get('ipc'), r.get('seed'))==(method, ipc, seed)}
                 if have >= energies(1, 1).keys(): continue
                 S, began = distill(method, data, ipc, seed=seed, net=NET, progress=False), time.process_time()

@@ -11,6 +11,7 @@ from pathlib import Path
 from PIL import Image
 
 from bpc_nb.core import Coreset, provenance
+from bpc_nb.grid import called_with
 from bpc_nb.images import read
 
 JUDGES = dict(digits=('convnet:width=64,depth=2', 'quick')) # as the recipes' lines are judged; else the full network, protocol `dc`
@@ -53,7 +54,9 @@ def measured(name:str, ipc:int, root:Path, options) -> dict:
                 judged={k:v for k,v in judged.items() if k!='coreset'}, made=provenance())
 
 if __name__=='__main__':
-    words = sys.argv[1:] + ['--'][:'--' not in sys.argv]
+    words = called_with(__doc__)
+    words += ['--'][:'--' not in words]
+    if words[0]=='--': sys.exit(__doc__.strip())
     (root, *sets), options = words[:words.index('--')], words[words.index('--')+1:]
     for name,ipc in (one.rsplit(':', 1) for one in sets):
         line = measured(name, int(ipc), Path(root), options)

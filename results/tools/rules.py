@@ -5,13 +5,14 @@
 adds a line to results/tools/rules.jsonl for each of VARIANTS, or for those that are named: held-out accuracy at every look, against seconds
 of the processor, experts included where no earlier run has trained the same.
 """
-import json, sys, tempfile, time
+import json, tempfile, time
 from pathlib import Path
 
 from bpc_nb.budget import options_for
 from bpc_nb.core import provenance
 from bpc_nb.data import load
 from bpc_nb.distill import distill
+from bpc_nb.grid import called_with
 
 few = dict(batch=32, part=64*32/54_000) # 64 batches of 32 between two checkpoints
 many = dict(batch=128, part=64*128/54_000)
@@ -46,8 +47,9 @@ def tried(name:str, data, width:int, experts:dict, ipc:int=1, **options) -> dict
                 step=S.meta['step'], looks=marks, made=provenance())
 
 if __name__=='__main__':
+    names = called_with(__doc__, VARIANTS) or VARIANTS
     data = load('mnist')
-    for name in sys.argv[1:] or VARIANTS:
+    for name in names:
         line = tried(name, data, **VARIANTS[name])
         with open(Path(__file__).with_suffix('.jsonl'), 'a') as f: f.write(json.dumps(line) + '\n')
         print(name, line['looks'])

@@ -4,12 +4,13 @@
 
 After `bpc zoo --update`: audits what has none yet, then call it again to put them on the cards. A line is one coreset, found by its checksum.
 """
-import json, sys
+import json
 from pathlib import Path
 
 from bpc_nb.audit import audited
 from bpc_nb.core import provenance
 from bpc_nb.data import load
+from bpc_nb.grid import called_with
 from bpc_nb.zoo import catalogue, load_coreset
 
 LINES = Path(__file__).parent/'audits.jsonl'
@@ -17,8 +18,9 @@ LINES = Path(__file__).parent/'audits.jsonl'
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 
 if __name__=='__main__':
+    asked = called_with(__doc__, {name for name,_ in catalogue()}) or {name for name,_ in catalogue()}
     for (name, ipc), card in catalogue().items():
-        if name not in (sys.argv[1:] or (name,)) or any(r['sha256']==card['sha256'] for r in lines()): continue
+        if name not in asked or any(r['sha256']==card['sha256'] for r in lines()): continue
         S = load_coreset(name, ipc)
         found = audited(S, load(**card['data']['recipe']), card['figures']['net'], protocol=card['figures']['protocol'], progress=False)
         row = dict(name=name, ipc=ipc, sha256=card['sha256'], audit={k:v for k,v in found.items() if k!='nearest'}, made=provenance())

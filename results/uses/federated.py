@@ -5,7 +5,7 @@
 Five clients with two classes each, or all; five seeds of who has what on digits, three on MNIST. The step size of averaging is the best of three on
 held-out images, for each spread of the classes. A line is one way of one seed; what has a line in results/uses/federated.jsonl is not computed again.
 """
-import json, sys, time
+import json, time
 from pathlib import Path
 from statistics import mean
 
@@ -16,6 +16,7 @@ from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
 from bpc_nb.federated import clients, federate, image_bytes, union, weight_bytes
+from bpc_nb.grid import called_with
 from bpc_nb.networks import network
 
 LINES, N, RATES = Path(__file__).parent/'federated.jsonl', 5, (.02, .05, .1)
@@ -38,7 +39,7 @@ def right(net, theta, s) -> float:
     with torch.no_grad(): return torch.cat([net.apply(theta, x).argmax(1) for x in s.x.split(1000)]).eq(s.y).float().mean().item()
 
 if __name__=='__main__':
-    for name in sys.argv[1:] or SETTINGS:
+    for name in called_with(__doc__, SETTINGS) or SETTINGS:
         spec, protocol, seeds, rounds, epochs, sizes, learned = SETTINGS[name]
         data = load(name)
         net = network(spec, data.shape, data.K)

@@ -5,7 +5,7 @@
 Five orders of arrival, five stages each. A line is one stage of one order, method and way of training. What has a line in results/uses/memory.jsonl is not
 computed again; an order that was not finished begins anew.
 """
-import json, sys, time
+import json, time
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ import torch
 from bpc_nb.core import provenance, stream
 from bpc_nb.data import Split, load
 from bpc_nb.evaluate import evaluate
+from bpc_nb.grid import called_with
 from bpc_nb.later import arrivals, go_on
 from bpc_nb.memory import Memory, only
 from bpc_nb.networks import network
@@ -74,7 +75,7 @@ def run(name:str, method:str, order:int, places:int):
         print({k:row[k] for k in ('data','method','order','stage','memory','further','seconds')}, flush=True)
 
 if __name__=='__main__':
-    words = sys.argv[1:]
+    words = called_with(__doc__)
     def given(flag): return words[words.index(flag)+1] if flag in words else ''
     names = [w for w in words if w in SETTINGS] or ['digits','mnist']
     for name in names:

@@ -6,7 +6,7 @@ Truth: students of all training images each, test images; three of 40 epochs for
 real images, herding, learned coresets, and students of all images that are stopped after so many epochs as take the time of ten images a class, or less.
 What has a line is not computed again.
 """
-import json, sys
+import json
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from bpc_nb.core import provenance, read_coreset, stream
 from bpc_nb.data import load
 from bpc_nb.distill import distill
-from bpc_nb.grid import coreset_file, done, of_students
+from bpc_nb.grid import called_with, coreset_file, done, of_students
 from bpc_nb.rank import networks_of, score
 
 HERE = Path(__file__).parent
@@ -45,7 +45,7 @@ def proxies(D, full:dict, stops, lines:str, **_) -> dict: # name -> (coreset, op
     return out | {f'early stopping, {e} epochs':(everything(min(1, e)), full | dict(epochs=max(1, e)), None) for e in stops}
 
 if __name__=='__main__':
-    for file in sys.argv[1:] or FILES:
+    for file in called_with(__doc__, FILES) or FILES:
         how = FILES[file]
         data = load(how['data'])
         for name,(S, o, ipc) in proxies(data, **how).items():

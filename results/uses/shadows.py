@@ -5,7 +5,7 @@
 The likelihood ratio of the chapter on audits, for one image a class, begun at real images and at noise, and for ten random ones. Margins of finished
 runs stay in runs/shadows, so that a stopped call goes on; a line is one method.
 """
-import json, sys, time
+import json, time
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from bpc_nb.audit import Judge, attacked, halves, margins
 from bpc_nb.core import provenance, write_atomic
 from bpc_nb.data import load
 from bpc_nb.distill import distill
+from bpc_nb.grid import called_with
 from bpc_nb.metrics import accuracy
 from bpc_nb.networks import network
 
@@ -29,7 +30,7 @@ WAYS = { # name -> method, images a class, options
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 
 if __name__=='__main__':
-    runs, data = int(sys.argv[1]) if len(sys.argv) > 1 else RUNS, load('digits')
+    runs, data = int(*called_with(__doc__) or [RUNS]), load('digits')
     j = Judge(data, network(NET, data.shape, data.K), 3, 'quick', 0, 'cpu', {})
     KEPT.mkdir(parents=True, exist_ok=True)
     for name,(method, ipc, o) in WAYS.items():
