@@ -496,9 +496,11 @@ def called_with(doc:str, # what a script says of itself
                 known:Iterable|None=None, # the words that it takes; None: any
                ) -> list: # of words
     "What a script was called with: `--help` prints what it says of itself, and an unknown word is one sentence"
-    words = sys.argv[1:]
-    if {'-h','--help'} & {*words}: sys.exit(print(doc.strip()))
-    for w in words if known is not None else []:
-        if w not in (known := [*known]):
+    words, known = sys.argv[1:], known if known is None else [*known]
+    if {'-h','--help'} & {*words}:
+        print(doc.strip())
+        sys.exit()
+    for w in words:
+        if known is not None and w not in known:
             sys.exit(f"{Path(sys.argv[0]).name}: found {w!r}; expected {', '.join(map(repr, known)) or 'no word'}")
     return words

@@ -256,7 +256,7 @@ def table4(ipc:int|None=None, # of ours; None: the paper's
 def all_tables(results=RESULTS) -> dict: # title -> (head, rows)
     "Every table of this chapter"
     results = Path(results)
-    return {'Table 1: MNIST and CIFAR-10, test accuracy in percent (less five: the first release of its code adds five points)':
+    return {'Table 1: MNIST and CIFAR-10, test accuracy in percent (less five: the first release of that code adds five points)':
                 table1(results),
             'All measured': results_table(results),
             'The whole data set': whole_table(results),

@@ -2,7 +2,7 @@
 
     python results/ablations/experts.py
 
-A line for each data set whose recipes count epochs in parts: one expert with the recipe's options, and twice the horizon of its longest pair.
+A line for MNIST and one for CIFAR-10: one expert with the options of the recipe for ten images, trained at least twice as long as its horizon.
 On one core CIFAR-10 takes a quarter of an hour.
 """
 import json, tempfile
@@ -23,7 +23,7 @@ if __name__=='__main__':
     for name in called_with(__doc__, ('mnist','cifar10')) or ('mnist','cifar10'):
         if any(r['data'].split()[0]==name for r in lines(LINES)): continue
         data, config = load(name), configure('cd', name, 10)
-        options = config['experts'] | dict(n=1, epochs=2*config['T'])
+        options = config['experts'] | dict(n=1, epochs=max(2*config['T'], config['T'] + config['k_max']))
         net = network(config['net'], data.shape, data.K)
         with tempfile.TemporaryDirectory() as folder:
             buffer = experts(data, net, folder, **options)
