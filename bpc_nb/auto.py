@@ -72,7 +72,7 @@ def one_pass(net:Network, shape:tuple, device:str, n:int, bf16:bool) -> Callable
 # %% ../nbs/155_auto.ipynb #9cebe6a2
 def paired_least(a:Callable, b:Callable, # calls -> seconds
                  rounds:int=4, most:float=1.) -> list: # seconds in all, about
-    "The least of some turns of two, alternating"
+    "The shortest time of each of two calls that take turns"
     best, end = [float('inf')]*2, time.perf_counter() + most
     for _ in range(rounds):
         best = [min(t, f()) for t,f in zip(best, (a, b))]

@@ -110,7 +110,7 @@ def plain_match(module:nn.Module, S:Coreset, D:Coreset) -> Tensor: # D: real ima
 
 # %% ../nbs/920_benchmark.ipynb #90b8d368
 SHAPES = dict( # name -> an image (C,H,W), images to train on
-    cifar=((3,32,32), 50_000), mnist=((1,28,28), 60_000), digits=((1,8,8), 1_297))
+    cifar=((3,32,32), 50_000), mnist=((1,28,28), 60_000), digits=((1,8,8), 1_294))
 EXPERTS, STUDENTS, BATCH, REAL = 2, 5, 128, 256 # networks to train; images in an expert's step, and of a class in a match
 
 class Workload(NamedTuple):

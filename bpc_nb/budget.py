@@ -106,7 +106,7 @@ class Choice(NamedTuple):
     options: dict # of `distill`
     seconds: float=0. # planned
     why: list=[] # sentences
-    look: float=0. # seconds of a look at the validation split, the last thing that a run does
+    look: float=0. # seconds of an evaluation on the validation split, the last thing that a run does
 
 def dealt_out(p:dict, n:int, seconds:float, minutes:float, # p: a plan with n experts
               fixed:bool=False) -> tuple: # whether it must be n -> (experts, steps, every, seconds)

@@ -236,7 +236,7 @@ def place_of(source:str) -> str:
 
 def run_before(out:str|None, method:str, source:str, ipc:int, seed:int, resume:bool,
                asked:dict) -> dict|None: # out: None, where it lies by default
-    "What a run was asked for, with what was chosen for it; of one that has no `config.json` yet, if the same is asked; else nothing"
+    "The options and choices of an earlier run, or None; a run without `config.json` counts only if the same options are asked"
     for folder in [Path(out)] if out else sorted(Path('runs').glob(f'{method}-*-{ipc}-{seed}')):
         chosen, config = (read_json(folder/name) for name in (CHOSEN, 'config.json'))
         found = chosen | config
@@ -250,12 +250,12 @@ def read_json(path:Path) -> dict: # nothing where there is none
     except (OSError, ValueError): return {}
 
 def note_choice(out:Path, data:Data, c:Choice, asked:dict) -> None: # asked: what was typed
-    "What was chosen, kept before anything is computed"
+    "Write down the choices before anything is computed"
     found = dict(c.options, recipe=data.meta['recipe'], planned=c.seconds, look=c.look, asked=asked)
     write_atomic(out/CHOSEN, lambda tmp: Path(tmp).write_text(json.dumps(found, indent=1)))
 
 def of_run(out:str|None, **typed:Any) -> list: # out: a run's folder, or None; options of `bpc_distill` as they were typed
-    "The same, with what the run says where the default was left"
+    "Options as typed; where one has its default, the value of the run in `out`"
     config, usual = read_json(Path(out or '')/'config.json'), options_of(bpc_distill)
     ran = config | dict(data=(config.get('recipe') or {}).get('source') or typed['data'])
     return [ran[k] if v==usual[k] and k in ran else v for k,v in typed.items()]
@@ -297,7 +297,7 @@ def left_in(out:Path, coreset:Coreset) -> dict: # plain values
             **{k:coreset.meta[k] for k in ('held_out','step')}}
 
 def next_to(found:dict, out:Path) -> str: # found: from `left_in`
-    "The same in words, and what to do with it"
+    "What a run left, in words, and what to do next"
     at, config = f"at step {found['step']}" if found['step'] else 'at the start: nothing later did better', read_json(out/'config.json')
     if 'steps' not in config: at = 'by a method that takes no steps'
     kept, shown, *_ = found.values()
@@ -338,7 +338,7 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
             options = experts_in_time(method, data, ipc, options, lambda: left(half), device, not json)
         coreset = distill(method, data, ipc, out, seed, resume, device=device, progress=not json, **options, **watch)
     except KeyboardInterrupt:
-        how = ' with --resume, to go on from the last look at the validation split'*(out/'config.json').exists()
+        how = ' with --resume, to go on from its last evaluation on the validation split'*(out/'config.json').exists()
         raise KeyboardInterrupt(f"stopped; give the same command again{how} (run folder: {out})") from None
     return left_in(out, coreset) if json else next_to(left_in(out, coreset), out)
 
@@ -465,7 +465,7 @@ def use_of(S:Coreset) -> dict: # plain values; None: there are none
                 weights=None if S.w is None else S.w.tolist(), steps=None if S.steps is None else S.steps.tolist())
 
 def use_in_words(S:Coreset) -> dict:
-    "The same, with numbers by their range"
+    "What `use_of` says, numbers as ranges"
     of = lambda t: f'from {t.min().item():.4g} to {t.max().item():.4g}'
     return use_of(S) | dict(weights='all equal' if S.w is None else of(S.w),
                             steps='as the protocol says' if S.steps is None else
@@ -1172,7 +1172,7 @@ def usage() -> str:
     return f'usage: bpc COMMAND [OPTIONS]\n\n{each}\n\n{more}'
 
 def recipes_of(method:str) -> str:
-    "What goes before the defaults that the help prints"
+    "The recipes of a method, which override the defaults in its help"
     def at(data, ipc): return f"{data or 'any data'}{f', ipc {ipc}' if ipc else ''}"
     m = registry()[method]
     each = [f"  {at(*k)}: {', '.join(f'{o} {v}' for o,v in r.items())}" for k,r in m.recipes.items() if r]

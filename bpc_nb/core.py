@@ -120,7 +120,7 @@ class Coreset(NamedTuple):
     targets: bool = False              # whether `y` are targets of a regression, for students with squared error
     steps: Tensor|None = None          # step sizes (E,B) of a student: E epochs of B batches, in order; None: as a protocol says
     init: int|None = None              # number of the initialisation that its networks begin with; None: any
-    words: Tensor|None = None          # of sentences: vectors (V,D) of the words that `meta` names; None: others
+    words: Tensor|None = None          # of sentences: vectors (V,D) of the words that `meta` names; None: no vectors
 
     def pixels(self, clamp:bool=False) -> Tensor: # clamp: to what a display can show
         "The images through the inverse transform, nominally in [0,1]; rows in the table's own units"
@@ -165,7 +165,7 @@ def in_pixels(S:Coreset) -> Coreset:
     return S._replace(x=S.pixels(), transform=Transform(), kept=None).examples()
 
 # %% ../nbs/000_core.ipynb #c87c9d59
-def without_order(S:Coreset, what:str) -> Coreset: # what: it shall become
+def without_order(S:Coreset, what:str) -> Coreset: # what: what it shall become, for the sentence
     "Itself, or one sentence where it has step sizes, which belong to batches in their order"
     if S.steps is None: return S
     raise ValueError(f"coreset: its students take learned step sizes in order, which {what} cannot say; "
@@ -185,7 +185,7 @@ def as_dataset(S:Coreset, space:str) -> TensorDataset: # 'pixels' or 'model'
 
 # %% ../nbs/000_core.ipynb #3d535064
 def of_each(t:Tensor|None, times:int, what:str) -> Tensor|None: # labels or weights of examples
-    "One for each stored image, or one sentence where its examples have not the same"
+    "One value for each stored image, or one sentence where its examples differ"
     if t is None or torch.equal(t, (first := t[::times]).repeat_interleave(times, 0)[:len(t)]): return None if t is None else first
     raise ValueError(f"decode: an image that holds {times} examples has one of their {what}, and these differ; take decode='identity'")
 

@@ -64,7 +64,7 @@ def blurred(x:Tensor, sigma:float, truncate=4.) -> Tensor:
     k = gauss(sigma, min(int(truncate*sigma + .5), min(x.shape[2:])-1))
     return filtered(filtered(x, k[:,None]), k[None])
 
-def unit(x:Tensor) -> float: return min(x.shape[2:])/32 # pixels of this image in one of CIFAR's
+def unit(x:Tensor) -> float: return min(x.shape[2:])/32 # pixels of this image per pixel of a CIFAR image
 
 # %% ../nbs/340_corrupt.ipynb #7e025885
 def defocus_blur(x:Tensor, c:tuple, gen:Generator=None) -> Tensor:
@@ -248,6 +248,7 @@ def show_radar(rows:dict, # name -> rows of `robustness`
         ax.plot([*a, a[0]], [*v, v[0]], lw=1, label=name)
     ax.set_xticks(a, [n.replace('_', '\n') for n in names], fontsize=6)
     ax.tick_params(axis='y', labelsize=6)
+    ax.tick_params(axis='x', pad=8)
     ax.set_title(key, fontsize=9)
     ax.legend(fontsize=6, frameon=False, loc='upper left', bbox_to_anchor=(1.05, 1.1))
     return fig

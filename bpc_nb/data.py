@@ -38,7 +38,7 @@ class Data(NamedTuple):
     name: str            # 'digits', 'cifar10 (JPEG)', the name of a folder, ...
     train: Split         # to learn from
     held: Split          # held out of the training part, to choose with
-    test: Split          # to look at once
+    test: Split          # to evaluate on once, at the end
     classes: tuple       # names of the K classes
     transform: Transform # from pixels in [0,1] to the space of `x`, fitted on `train`
     meta: dict           # name, checksum of examples and labels, recipe (keyword arguments of `load`), pixel range; of a table its columns

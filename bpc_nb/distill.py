@@ -35,7 +35,7 @@ def choices(net:Annotated[str, has_spec]='convnet', # architecture, e.g. convnet
             start:Annotated[str, one_of(starts)]='real', # real, mix or noise, or a method that chooses
             decode:Annotated[str, one_of(DECODERS)]='identity', # 'factor2': each stored image holds four, at half the size
             experts:dict={}, # options of the experts, e.g. n=30,epochs=20
-            select_runs:Count=3, # students per look at the validation split
+            select_runs:Count=3, # students per evaluation on the validation split
             select_protocol:Annotated[str, one_of(PROTOCOLS)]='quick', # how they are trained
             select_evaluator:Annotated[str, one_of(evaluators)]='students', # who judges instead of students
             bf16:Format='auto', # convolutions and products in bfloat16; auto: where it is faster
@@ -45,7 +45,7 @@ def choices(net:Annotated[str, has_spec]='convnet', # architecture, e.g. convnet
     return locals()
 
 DEFAULT = 'cd' # the method of a command, a cell and a measurement that name none
-OF_EXPERTS = {k:p for k,p in parameters(make_experts).items() if k not in ('device','progress','after','until')} # those of an option
+OF_EXPERTS = {k:p for k,p in parameters(make_experts).items() if k not in ('device','progress','after','until')} # that a run may set
 LOOP = {k:p for k,p in parameters(outer).items() if k not in ('seed','streams','state','record','progress','until')}
 
 def known_to(m:Method) -> dict: # name -> `inspect.Parameter`
@@ -141,7 +141,7 @@ def begin_with_others(folder:Path, what:dict) -> Buffer|None: # what: from `desc
             if have.index['group']==(what['group'] or 1) and all(have.index[k]==what[k] for k in same & have.index.keys()):
                 return taken_over(have, what['n'], folder)
 
-ALLOWED = dict.fromkeys(FORMATS, True) # what recipes said, and names of buffers with them, when formats were theirs to choose
+ALLOWED = dict.fromkeys(FORMATS, True) # recipes once chose the formats, which were then a part of the buffers' names
 
 def short_name(what:dict) -> str: return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -238,8 +238,8 @@ def distill(method:str, # a name in `bpc list`
     return run(l, S, judged(data, config, t.net, seed, device), config, out, seed, streams, resume, callback, progress, until)
 
 # %% ../nbs/410_distill.ipynb #3038bab4
-KEPT = ("the run in {} is kept up to its last look, and the same command goes on with resume=True, where bf16='always', a block= of images "
-        "or fewer processes (torchrun --nproc-per-node; the result is the same) need less; "
+KEPT = ("the run in {} is kept up to its last evaluation, and the same command goes on with resume=True, where bf16='always', "
+        "a block= of images or fewer processes (torchrun --nproc-per-node; the result is the same) need less; "
         "else begin one with a smaller ipc=, a narrower net= or fewer select_runs=")
 
 def slower_by(n:float, l:Learner) -> Learner:

@@ -52,7 +52,7 @@ def margin(logits:Tensor, # (B,K)
 def squared(logits:Tensor, # (B,K)
             y:Tensor, # (B,) int, or targets (B,K)
            ) -> Tensor: # (B,)
-    "Half the squared distance to the targets; a label is a one-hot one"
+    "Half the squared distance to the targets; a label counts as a one-hot target"
     return ((logits - soft(logits, y))**2).sum(-1)/2
 
 LOSSES = dict(cross_entropy=cross_entropy, focal=focal, margin=margin, squared=squared)

@@ -104,7 +104,7 @@ def predict(net:Network, theta:Tensor, # (P,)
 
 # %% ../nbs/310_evaluate.ipynb #a3407369
 def taught(S:Coreset, protocol:str, epochs:int=None) -> dict: # epochs: None: as the protocol says
-    "How students of a coreset are trained, as lines say it: its own steps go before a protocol"
+    "How students of a coreset are trained, as lines say it: the coreset's steps override a protocol"
     if S.steps is not None: return dict(protocol='own steps', epochs=len(S.steps))
     return dict(protocol=protocol, epochs=epochs or choose(protocol, PROTOCOLS, 'protocol')['epochs'])
 
@@ -183,7 +183,7 @@ def without_steps(S:Coreset, evaluator:str) -> Coreset:
 def no_idle_protocol(S:Coreset, control:bool, # whether random images are judged beside it: they have no step sizes of their own
                      labels:str=None, # file of labels that are stored for the coreset
                      **typed:Any) -> Coreset: # name -> value; None: not asked for
-    "The coreset, or one sentence for how students shall be trained where the coreset itself says it"
+    "The coreset, or one sentence for an option of training where the coreset has its own step sizes"
     if control and labels: raise ValueError("control: the stored labels are those of the coreset, and random images have none; "
                                             "leave control or labels= out")
     for k,v in typed.items():
@@ -210,7 +210,7 @@ def means(rows:list, # a row for each run
     return {f'{k}{suffix}':v for k,v in (out | {f'{k}_mean':v.mean().item() for k,v in of.items()}).items()}
 
 def facts(rows:list) -> dict:
-    "What rows say beside metrics: once where all runs agree, else of each"
+    "What rows say beside metrics: once where all runs agree, else for each run"
     each = {k: [r[k] for r in rows] for k in rows[0] if k not in METRICS}
     return {k: v[0] if all(u==v[0] for u in v) else v for k,v in each.items()}
 

@@ -178,7 +178,7 @@ def claim(folder:Path, want:dict, any_group:bool,
 def look(net:Network, theta:Tensor, # (P,)
          held:Split, # held-out images
         ) -> dict:
-    "How an expert does on some held-out images, for the bar"
+    "Loss and accuracy of an expert on some validation images, for the bar"
     logits, y = net.apply(theta, held.x[:500].to(theta.device)), held.y[:500].to(theta.device)
     return dict(loss=f'{F.cross_entropy(logits, y).item():.3g}',
                 held_out=f'{(logits.argmax(1)==y).float().mean().item():.3f}') if len(y) else {}

@@ -207,7 +207,7 @@ def draw_chain(chain:Tensor, there:Tensor, E:Callable, S:Coreset) -> Figure: # a
     left.plot([0,1], [0,0], '--', c='0.6', lw=1)
     left.plot(*p.T, '.-', c='C0', lw=1, ms=4)
     for x,y,name in ((0, 0, r'$\theta_k$'), (1, 0, r'$\theta_{k+T}$'), (*p[-1].tolist(), r'$\theta^-$')):
-        left.annotate(name, (x,y), xytext=(3,5), textcoords='offset points')
+        left.annotate(name, (x,y), xytext=(3,-12) if y==0 else (3,5), textcoords='offset points')
     tidy(left, 'chain', 'along the way of the experts').set_aspect('equal', 'datalim')
     left.set_ylabel('across', fontsize=8)
     with torch.no_grad(): energies, pos = [E(t, S).item() for t in chain], E(there, S).item()
@@ -344,7 +344,7 @@ def moving(views:list) -> tuple: # (widget, `refresh()`, the sliders)
 
 # %% ../nbs/910_explorer.ipynb #029585c7
 def predicting(views:list, step:Callable) -> tuple: # step: `() -> outer step`
-    "Predictions and calibration of who has learned from the images at a step"
+    "Predictions and calibration of a student or posterior of the images at a step"
     W = with_widgets()
     judge, go, i = (W.Dropdown(options=JUDGES, description='predicts'), W.Button(description='train'),
                     W.IntSlider(0, 0, 99, description='test image', layout=dict(width='420px')))
@@ -369,7 +369,7 @@ def predicting(views:list, step:Callable) -> tuple: # step: `() -> outer step`
 
 # %% ../nbs/910_explorer.ipynb #7e71e432
 def live(refresh:Callable, seconds:float=2.) -> asyncio.Task|None:
-    "Call again and again, if somebody keeps the time"
+    "Call again and again, where there is an event loop"
     async def follow():
         while True:
             await asyncio.sleep(seconds)
@@ -437,7 +437,7 @@ def free_port(port:int=None) -> int: # None: any
         s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try: s.bind(('127.0.0.1', port or 0))
         except (OSError, OverflowError) as e: raise ValueError(f"port: {port} cannot be used ({getattr(e, 'strerror', None) or e}); "
-                                                               "choose another one, or leave it away") from None
+                                                               "choose another one, or leave it out") from None
         return s.getsockname()[1]
 
 # %% ../nbs/910_explorer.ipynb #5225894f

@@ -48,7 +48,7 @@ def own(cell:dict) -> dict:
 
 @cache
 def can_be(net:str) -> None:
-    "Whether a network's options are some; a cell's own shape is met when its data is"
+    "An error if a network has no such option; whether it fits the images is seen when data are loaded"
     network(net, (64,64) if net.partition(':')[0] in SERIAL else (3,64,64), 10)
 
 def check_cell(cell:dict) -> dict: # fields with their defaults -> with its configuration
@@ -127,7 +127,7 @@ def numbers(v:Any) -> Any: # 1 and 1. are one number
 NEVER, ONCE_SAID = dict.fromkeys(FORMATS, False), ('mnist','cifar10') # data whose recipes once allowed both formats
 
 def spelled(config:dict, data:str) -> dict: # of a cell or a line
-    "Formats in the yes and no that names are made of: as recipes said it when they still did, so that names stay"
+    "Formats as the true and false that names are made of, in the words of the old recipes, so that names stay the same"
     words = {'always':True, 'auto':data.split()[0] in ONCE_SAID}
     def put(o): return o | {k:words.get(o.get(k, 'auto'), o.get(k)) for k in FORMATS}
     return put(config) | {k:put(v) for k,v in config.items() if k=='experts' and v}
@@ -368,7 +368,7 @@ def posteriors(path:str|Path, # of a coreset
 
 # %% ../nbs/950_grid.ipynb #cb1644ca
 def runs_of(results:str|Path, runs:str|Path) -> Path: # runs: folder for unfinished runs
-    "Where the runs for a folder of results lie; another than `results` has some of its own, so that what is asked again is measured anew"
+    "Where the runs for a folder of results lie; any folder but `results` has its own, so that a cell asked again is measured anew"
     if Path(results).resolve()==Path('results').resolve(): return Path(runs)
     return Path(runs)/f'{Path(results).name}-{named(str(Path(results).resolve()))}'
 
@@ -418,7 +418,7 @@ def finish(cell:dict, path:Path, results:Path, root:str|Path|None, runs:str|Path
 
 # %% ../nbs/950_grid.ipynb #c1877622
 def each(f:Callable, items:list) -> list:
-    "`f` of all items, alone, until the time is up"
+    "`f` of each item, on one rank, until the time is up; None for the rest"
     out = []
     with alone():
         try:
@@ -456,7 +456,7 @@ def lines_of(file:str|Path, results:str|Path) -> Path:
 def grid(file:str|Path, # grid file (TOML)
          results:str='results', # folder for lines and coresets; lines go to NAME.jsonl for NAME.toml, beside it if it is in the folder
          root:str|Path=None, # where data sets are looked for
-         runs:str='runs', # folder for unfinished runs, so that they resume; in it another folder than `results` has one of its own
+         runs:str='runs', # folder for unfinished runs, so that they resume; another folder of results has a subfolder of its own there
          only:str='', # how the names of the cells to run begin, separated by commas; the tables print them
          minutes:float=None, # stop after so long, and go on with the next call
          device='auto', progress:bool=True) -> list: # all lines of the grid
@@ -493,14 +493,17 @@ def found(name:str, results=RESULTS) -> list: # of NAME.jsonl, whatever study's 
 
 # %% ../nbs/950_grid.ipynb #d36f3e43
 def called_with(doc:str, # what a script says of itself
-                known:Iterable|None=None, # the words that it takes; None: any
+                known:Iterable|type|None=None, # the words that it takes, or what reads them: `float`; None: any
                ) -> list: # of words
     "What a script was called with: `--help` prints what it says of itself, and an unknown word is one sentence"
-    words, known = sys.argv[1:], known if known is None else [*known]
+    words, name = sys.argv[1:], Path(sys.argv[0]).name
     if {'-h','--help'} & {*words}:
         print(doc.strip())
         sys.exit()
-    for w in words:
-        if known is not None and w not in known:
-            sys.exit(f"{Path(sys.argv[0]).name}: found {w!r}; expected {', '.join(map(repr, known)) or 'no word'}")
+    if isinstance(known, type):
+        try: {*map(known, words)}
+        except ValueError as e: sys.exit(f'{name}: {e}; expected a number')
+    elif known is not None:
+        for w in words:
+            if w not in (known := [*known]): sys.exit(f"{name}: found {w!r}; expected {', '.join(map(repr, known)) or 'no word'}")
     return words

@@ -190,7 +190,7 @@ def seal(x:np.ndarray|Tensor, # images of all parts, training ones first
     return dict(x=x, y=y), dict(n=n, classes=classes, checksum=check.hexdigest(), **note)
 
 # %% ../nbs/100_images.ipynb #57732562
-# the last where PIL has learned them; else they are named as undecodable
+# the last ones only where PIL can read them; elsewhere an error names the file
 IMAGE_SUFFIXES = '.png .jpg .jpeg .jpe .jfif .bmp .gif .webp .tif .tiff .ppm .pgm .avif .heic .heif'.split()
 
 def subfolders(d:Path) -> list: return sorted(p for p in d.iterdir() if p.is_dir() and p.name[0] not in '._') if d.is_dir() else []

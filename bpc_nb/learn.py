@@ -93,7 +93,7 @@ class Learner(NamedTuple):
     leaves: dict = dict(x=IMAGES) # name -> `Leaf`
     carry: Callable|None = None # `(coreset, gen) -> carry`, kept from step to step; None: begun anew, as None, in each step
     begin: Callable|None = None # `(coreset, gen) -> coreset`, before the first step
-    last: bool = False # what the last look saw is the coreset, not what did best
+    last: bool = False # the coreset is that of the last evaluation, not the best one
 
 def by_loss(loss:Callable, # `(coreset, gen, **own) -> scalar`
             **leaves:Leaf, # beside the images
@@ -186,7 +186,7 @@ def start_noise(data:Data, ipc:int, gen:Generator) -> Coreset:
 STARTS = dict(real=start_real, mix=start_mix, noise=start_noise)
 
 def starts() -> dict: # name -> `(data, ipc, gen) -> coreset`
-    "The ways to start; what a method without steps chooses is one, too, and is chosen among the data later"
+    "The ways to start; a method without steps is one, too: it chooses among the data later"
     return STARTS | {n:start_real for n,m in registry().items() if not m.steps}
 
 # %% ../nbs/400_learn.ipynb #75396a3c
@@ -304,7 +304,7 @@ def sound(s:State, value:float) -> bool:
 NOTED = 16 # numbers that a leaf may have and still be in the log
 
 def looked(l:Learner, S:Coreset, s:State, average:float, judge:Callable, values:list) -> tuple: # (state, row)
-    "A look at the validation split: the candidate is kept if it is the best"
+    "Evaluate on the validation split: the candidate is kept if it is the best"
     leaves = candidate(l, s, average)
     found = judge(shown(l, S, leaves))
     if l.last or found['accuracy_mean'] > s.score: s = s._replace(best=leaves, score=found['accuracy_mean'], at=s.step)
@@ -312,7 +312,7 @@ def looked(l:Learner, S:Coreset, s:State, average:float, judge:Callable, values:
     return s, dict(step=s.step, loss=sum(values)/len(values), **found, best=s.score) | (dict(own=small) if small else {})
 
 def slower(good:State, step:int, lr:float) -> State: # good: the last that was sound; step: where it broke
-    "Back to the last look with half the rates; once"
+    "Back to the last evaluation with half the rates; once"
     if good.slow < 1: raise ValueError(f"lr: the loss is not finite at step {step} again, with all rates halved; "
                                        f"lower lr (now {lr}), or the size of the method's own steps where it takes any (alpha)")
     warnings.warn(f"the loss was not finite at step {step}: back to step {good.step}, with lr halved to {lr/2}")
@@ -337,7 +337,7 @@ def outer(l:Learner|Callable, # a `Learner`, or a loss
           momentum:Share=.5, # as published
           optimiser:Annotated[str, one_of(OPTIMISERS)]='sgd', # or 'adam'
           average:Share=.99, # memory of the running mean of the images; 0: none
-          every:Count=100, # steps between looks at the validation split
+          every:Count=100, # steps between evaluations on the validation split
           seed:int=0, streams:int=1, # of the draws; how many of them a step averages, dealt to the ranks
           state:State=None, # to continue from
           record:Callable=None, progress:bool=True, # record: `(state, row)` after every look; true ends the loop

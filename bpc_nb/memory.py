@@ -23,7 +23,7 @@ from .spaces import preview
 
 # %% ../nbs/870_memory.ipynb #f8f3bb7e
 def fingerprints(x:Tensor, transform:Transform) -> list: # x: in the model's space -> hexadecimal, one for each
-    "Eight bytes of each example that are hardly those of another"
+    "A hash of eight bytes for each example, hardly ever that of another one"
     plain = transform.inverse(x).cpu()
     if x.ndim==4: plain = (plain*255).round().to(torch.int32) # the same picture, whatever it was normalised with
     return [hashlib.blake2b(p.tobytes(), digest_size=8).hexdigest() for p in plain.float().numpy()]
@@ -75,7 +75,7 @@ class Memory(NamedTuple):
     per_class:int|None = None    # images of each class
     options:dict = {}            # of the method and its run
     coreset:Coreset|None = None  # None: nothing was added
-    seen:dict = {}               # class -> set of fingerprints of all that was seen of it
+    seen:dict = {}               # class -> set of fingerprints of all its pictures that were seen
     history:tuple = ()           # of additions, plain values
 
     @property
@@ -166,7 +166,7 @@ def for_memory(S:Coreset) -> Coreset:
 def asked_of(m:Memory) -> dict: return dict(budget=m.budget, per_class=m.per_class, method=m.method, options=m.options)
 
 def reset(m:Memory, n:int) -> Memory: # n: places of a class
-    "Nothing is new: the first images of each class where there are fewer places, and what is asked from now on; or the same memory"
+    "The memory when nothing is new: the same one, or with other options and, if places are fewer, the first images of each class"
     S = m.coreset
     if S.meta['memory']==asked_of(m): return m
     i = torch.cat([(S.y==k).nonzero().squeeze(1)[:n] for k in range(len(S.classes))])

@@ -136,7 +136,7 @@ def black_image(name:str, module:nn.Module, shape:tuple, K:int) -> None: # for t
 
 # %% ../nbs/130_networks.ipynb #723c8be1
 class Inside(nn.Sequential):
-    "The same layers; what comes out is what each with weights, after the first, is given; where there is one, what it is given"
+    "The same layers; the output is the list of inputs of layers with weights, without the first (of the only one, where there is one)"
     def forward(self, x:Tensor) -> list:
         seen = []
         for layer in self:

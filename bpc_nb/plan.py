@@ -33,7 +33,7 @@ from .train import Trained, train
 
 # %% ../nbs/930_plan.ipynb #4543d0ce
 def stopwatch(f:Callable, n:int=3, most:float=1.) -> tuple: # (seconds of a call, what the first one took more)
-    "Time `n` calls after a first one, fewer once they took `most` seconds; a first one of over `10*most` is the only one"
+    "Time a first call and then `n` more, fewer once these took `most` seconds, none if the first took over `10*most`"
     def timed():
         t = time.perf_counter()
         f()
@@ -73,7 +73,7 @@ def of_experts(data:Data, net:Network, device:str, n:int, epochs:int, lr:float, 
 
 # %% ../nbs/930_plan.ipynb #f263720a
 def of_looks(data:Data, S:Coreset, net:Network, config:dict, device:str) -> tuple:
-    "Seconds of one look at the validation split"
+    "Seconds of one evaluation on the validation split"
     o, R, few = PROTOCOLS[config['select_protocol']], config['select_runs'], 8
     train_few, first = drawn_on(lambda n: lambda: students(S, net, R, **o | dict(epochs=n)), few, 1)
     x, theta = data.held.x.to(device), net.init(stream(0, 'plan')).to(device)
@@ -113,7 +113,7 @@ def memory_at(n:int, used:list) -> float: # used: of (number, MB)
     return y + (y - x)*(n - b)/(b - a) if b > a and y > 1.2*x else y
 
 # %% ../nbs/930_plan.ipynb #93000a02
-# seconds, once; share of the time that compiled networks need, in float32 and in bfloat16
+# seconds that compiling takes, once; time of a compiled network as a share of the uncompiled, in float32 and in bfloat16
 COMPILING, LEFT = 60., {False: .75, True: .4}
 
 def saved(fit:Fit) -> float: return LEFT[fit.bf16] if fit.compile else 1. # factor on seconds of an uncompiled network
@@ -124,7 +124,7 @@ def disk_of(o:dict, net:Network) -> float: return o['n']*(o['epochs'] + 1)*net.P
 DECIDED = 'start', 'steps', 'every', 'T', 'k_max', 'L', 'alpha', 'lr', 'select_runs', 'select_protocol' # options of a run
 
 def decided(data:Data, net:Network, config:dict, own:dict) -> dict: # own: options of the experts
-    "What a run will do, for who wants to know it beforehand"
+    "What a run will do, for a user who wants to know it beforehand"
     made = dict(experts={k:own[k] for k in ('n','epochs','part','batch')}) if config.get('T') else {}
     return dict(size=list(data.shape), net=net.name) | made | {k:config[k] for k in DECIDED if k in config}
 

@@ -132,4 +132,4 @@ def contrastive(m:Model, rows:Rows, M:int, pos:Tensor, # draws (n,P) of the data
         z, now = white(noise[torch.randint(len(pos), (samples,), generator=gen)]), Rows(*(t.detach() for t in S))
         return cd_loss(m, S, p.mean + tau**.5*z@L.T, moved_on(m, now, q, z, sd, flights, gen))
     S = learned_points(m, rows, some_rows(rows, M, stream(seed, 'start')), loss, sd, steps, lr, begin, seed, look)
-    return S if flights else in_total(m, S, pos, sd) # of Laplace's Gaussian, too
+    return S if flights else in_total(m, S, pos, sd) # it trusts Laplace's Gaussian, too

@@ -27,7 +27,7 @@ from .unroll import schedule, through
 
 # %% ../nbs/790_poison.ipynb #aa2e2aad
 def as_wished(y:Tensor, attacked:int, target:int) -> Tensor: # labels (N,)
-    "Labels as the attacker wants them said"
+    "Labels as the attacker wants networks to give them"
     return torch.where(y==attacked, target, y)
 
 def wished(net:Network, S:Coreset, # with its steps, of which images and step sizes may be learned
@@ -98,7 +98,7 @@ def sound_attack(data:Data, attacked:str|int|None, target:str|int|None, # as in 
     return both
 
 # %% ../nbs/790_poison.ipynb #6e6435e5
-LOOKED_AT = 5 # of the networks to learn from say at a look what the attack does on held-out images
+LOOKED_AT = 5 # networks of the attacker on which a candidate is evaluated, on the validation split
 
 def poison(data:Data, net:Network,
            thetas:Tensor, # trained networks (R,P) to learn from

@@ -148,7 +148,7 @@ def posterior_metrics(S:Coreset, # what students see
                       protocol:str, progress:bool=False,
                       **given:Any, # settings of the protocol that are to be different
                      ) -> dict: # plain values
-    "Metrics of the posterior predictive, and what there is to doubt them by"
+    "Metrics of the posterior predictive, and the numbers that may cast doubt on them"
     o = settings(protocol, max(1, len(S.x)//data.K), **given)
     x, y = (t.to(S.x.device) for t in getattr(data, choose(part, ('train','held','test'), 'part')))
     c = draws(S, net, o, seed, progress)

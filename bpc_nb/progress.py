@@ -54,7 +54,7 @@ def board(folder:str|Path, # gets the event files
     "Log the numbers and the best images of a run for TensorBoard"
     try: from torch.utils.tensorboard import SummaryWriter
     except ImportError: raise ValueError("tensorboard: this option needs the package tensorboard; "
-                                         "pip install 'bpc_nb[tensorboard]', or leave it away") from None
+                                         "pip install 'bpc_nb[tensorboard]', or leave it out") from None
     writers = []
     def log(state, row):
         if not writers: writers.append(SummaryWriter(str(folder), purge_step=row['step'])) # a run that goes on replaces what it does again

@@ -401,7 +401,8 @@ def draw_quality(found:dict) -> Figure: # from `quality`, or a line of its file
     last = max([found['limit'], *(c[-1][clock] for c in curves.values())])
     for i,((n,rows),y) in enumerate(zip(curves.items(), heights)):
         xs, ys = [r[clock] for r in rows], [max(low, 100*r['accuracy_mean']) for r in rows]
-        look = dict(color=COLOURS[i%len(COLOURS)], lw=1.2, ls='--' if 'scripts' in found['used'][n] else '-')
+        look = dict(color=COLOURS[i%len(COLOURS)], lw=1.2,
+                    ls='--' if 'scripts' in found['used'][n] else ('-', ':', '-.')[i//len(COLOURS)%3])
         ax.step(xs, ys, where='post', **look)
         ax.plot(xs, ys, 'o', ms=2.5, color=look['color'])
         ax.plot([xs[-1], last, 1.15*last], [ys[-1], ys[-1], y], lw=.4, color=look['color'], clip_on=False) # the run has ended

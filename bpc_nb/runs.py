@@ -96,7 +96,7 @@ def note(out:Path, row:dict) -> None:
 HOW = *FORMATS, 'block' # how a run computes, not what: these may change on resuming
 
 def how(out:Path, resume:bool, streams:int|None) -> tuple: # (resume, streams)
-    "Whether a run goes on, as it does without being told where torchrun may restart it, and with how many streams"
+    "Whether a run goes on (also unasked, where torchrun may restart it), and with how many streams"
     config = out/'config.json'
     resume = resume or restarts() and config.exists()
     have = json.loads(config.read_text()).get('streams', 1) if resume and config.exists() else None
@@ -113,7 +113,7 @@ def free_for(out:Path, resume:bool) -> None:
     except OSError as e: raise OSError(f"out: could not write to {there} ({e.strerror}); choose another folder") from None
 
 def ended(out:Path, step:int) -> None:
-    "Note in a run's config that the clock, or who watched, ended it at a step"
+    "Note in a run's config that the clock, or a callback, ended it at a step"
     path = out/'config.json'
     write_atomic(path, lambda tmp: Path(tmp).write_text(json.dumps(json.loads(path.read_text()) | dict(ended=step), indent=1)))
 

@@ -125,7 +125,7 @@ def search(
     seed:int=0, # of the drawing
     results:str='results', # folder of `search.jsonl`
     root:str|Path=None, # where data sets are looked for
-    runs:str='runs', # folder for unfinished runs, so that they resume; in it another folder than `results` has one of its own
+    runs:str='runs', # folder for unfinished runs, so that they resume; another folder of results has a subfolder of its own there
     minutes:float=None, # stop after so long, and go on with the next call
     device='auto', progress:bool=True,
 ) -> list: # lines of the last rung, the best first; [] if it is not finished

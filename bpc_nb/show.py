@@ -239,7 +239,7 @@ def show_pixels(
     return shown
 
 # %% ../nbs/010_show.ipynb #df2fd9d7
-LOGGED = dict(accuracy_mean='validation accuracy', nll_mean='validation NLL') # what a run notes of its looks
+LOGGED = dict(accuracy_mean='validation accuracy', nll_mean='validation NLL') # what a run logs of its evaluations
 
 def show_curves(
     rows:list|dict, # log rows (dicts), or several runs as `{name: rows}`
@@ -274,7 +274,8 @@ def show_chain(
             line, = axs[0].plot(*path.T, lw=.7, alpha=.8)
             axs[0].plot(*path[[0]].T, 'o', mfc='w', ms=4, c=line.get_color())
             axs[0].plot(*path[[-1]].T, 'o', ms=4, c=line.get_color())
-        tidy(axs[0], 'trajectory').set_aspect('equal', 'datalim')
+        tidy(axs[0], 'trajectory', r'$\theta_1$').set_aspect('equal', 'datalim')
+        axs[0].set_ylabel(r'$\theta_2$', fontsize=8)
     if energies is not None: tidy(axs[-1], 'energy', 'step').plot(energies.detach().cpu().reshape(-1, energies.shape[-1]).T, lw=.8)
     return fig
 

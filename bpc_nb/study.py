@@ -38,8 +38,8 @@ class Study(NamedTuple):
     names: tuple        # of the columns of x
     mean: Tensor        # (D+1,), what was taken from them and from y
     sd: Tensor          # (D+1,), what they were divided by
-    columns: tuple = () # as the table has them: `Column`s; none of what was no table
-    classes: tuple = () # names of the labels, where they are no numbers
+    columns: tuple = () # `Column`s as the table has them; empty where there was no table
+    classes: tuple = () # names of the labels, if the labels are not numbers
     label: str = 'y'    # name of the label
     source: str = ''    # where the table came from
     prior: float = 1.   # deviation of each parameter's prior
@@ -224,7 +224,7 @@ def condense(st:Study, points:int=100, method:str='cd', # in `POINT_METHODS`
 KIND = 'bpc-points'
 
 def own_table(path:str|Path) -> Path:
-    "The table beside a file of points; never one that was there before"
+    "The table beside a file of points; an error if another table has that name"
     path = Path(path)
     if (table := path.with_suffix('.csv')).exists() and not is_points(path):
         raise ValueError(f"out: {table} is there and does not belong to points; choose another name for {path.name}")

@@ -178,7 +178,8 @@ def whole_table(results=RESULTS) -> tuple: # (head, rows)
     theirs = {OF.get(r['dataset']):r for r in printed('bpc_cd_table1', results, method='whole')}
     def row(name, g): # g: lines that differ in fold and seed
         paper = theirs.get(name)
-        who = f"{len(g)} split{'s'*(len(g)>1)} x {g[0]['runs']} students, {g[0]['protocol']}: {g[0]['epochs']} epochs" if g else DASH
+        who = f"{len(g)} split{'s'*(len(g)>1)} x {g[0]['runs']} student{'s'*(g[0]['runs']>1)}, " \
+              f"{g[0]['protocol']}: {g[0]['epochs']} epochs" if g else DASH
         return [g[0]['data'] if g else name, as_printed(paper), percent(g), who]
     return ['data', 'paper', 'ours', 'students of ours'], [row(name, g) for name,groups in whole_sets(results).items()
                                                            for g in groups or [[]]]

@@ -40,7 +40,7 @@ def ess(theta:Tensor) -> Tensor: # (R,N,P) -> (P,)
     rho = 1 - (W - cov*n/(n-1))/((n-1)/n*W + t.mean(1).var(0))
     rho[0] = 1
     pairs = rho[:n//2*2].view(n//2, 2, P).sum(1).cummin(0).values # never rising
-    return R*n/(2*pairs.clamp(min=0).sum(0) - 1).clamp(min=1/torch.tensor(R*n).log10().item())
+    return R*n/(2*pairs.clamp(min=0).sum(0) - 1).clamp(min=1/torch.tensor(R*n).log10().item()) # at most Rn log10(Rn), as Stan has it
 
 # %% ../nbs/842_truth.ipynb #5e558a4c
 APART = "labels: a plane separates the classes, so that the prior alone bounds the parameters; choose prior= with care"

@@ -155,5 +155,5 @@ def load_coreset(name:str='digits', # of the data it was learned from
 
 # %% ../nbs/965_zoo.ipynb #32bf04c6
 def agrees(result:dict, card:dict, within:float=3.) -> bool: # result: of `evaluate`
-    "Whether a mean is as near to a card's as its standard deviation lets expect"
+    "Whether a mean is within some standard deviations of the card's"
     return abs(result['accuracy_mean'] - card['figures']['accuracy_mean']) <= within*card['figures']['accuracy_std']

@@ -39,7 +39,7 @@ def discriminate(f:Tensor, # features of real images (B,D), class by class
     return F.cross_entropy(f@ours.T, y, reduction='sum')
 
 # %% ../../nbs/620_cafe.ipynb #379ea6e5
-def range_of_ten(seen:list) -> float: # accuracies, the last of them last
+def range_of_ten(seen:list) -> float: # accuracies, in order of time
     "Range of the last ten"
     return max(seen[-10:]) - min(seen[-10:])
 
@@ -75,9 +75,9 @@ def cafe(task:Task, # energy, network and data
     E, net, K, f = task.energy, task.net, task.data.K, features_of(task.net, 'cafe')
     draw, aug, accuracy = by_class(task.data, real), siamese(augment, task.data.shape), watcher(net, task.data, watch)
     def trained(S, gen, state): # until its accuracy has moved
-        epochs, still = [], [v.detach() for v in S[:3] if v is not None]
+        epochs, fixed = [], [v.detach() for v in S[:3] if v is not None]
         while not over(epochs, most, moved=moved):
-            state, = train(E, state, still, range(1), lambda e: [gen], augment=augment and aug, lr=lr_net)
+            state, = train(E, state, fixed, range(1), lambda e: [gen], augment=augment and aug, lr=lr_net)
             epochs.append(accuracy(state.theta[0], gen))
         return state
     def loss(S:Coreset, gen:Generator, walk): # walk: a network, and its accuracies

@@ -60,7 +60,7 @@ def dc(task:Task, # energy, network and data
        real:Count=256, # images of a class in a match
        lr_net:Positive=.01, # step of the network
        momentum_net:Share=.5, # its momentum, as in DC's code; later code, which has DSA, has none
-       augment:Strategy='', # strategy of siamese augmentation: a draw for each class and match; of their own for the network's epochs
+       augment:Strategy='', # siamese augmentation: one draw for each class and match, others for the network's epochs
       ) -> Learner:
     "Gradient matching (DC, Algorithm 1; with augmentation DSA)"
     E, net, K, draw, aug = task.energy, task.net, task.data.K, by_class(task.data, real), siamese(augment, task.data.shape)

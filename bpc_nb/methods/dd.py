@@ -55,7 +55,7 @@ def step_sizes(epochs:int, batches:int, # shape of the schedule
 
 # %% ../../nbs/750_dd.ipynb #1fa46856
 def in_batches(S:Coreset, K:int, batches:int) -> Coreset:
-    "Examples in an order in which each batch has as many of every class"
+    "Examples in an order in which each batch has equally many of every class"
     ipc = len(S.x)//K
     if ipc%batches: raise ValueError(f"batches: {ipc} example{'s'*(ipc > 1)} per class cannot be dealt to {batches} batches evenly; "
                                      f"take batches=1, or a number that divides {ipc}")

@@ -57,7 +57,7 @@ def undone(G:Tensor, # (D,M)
                                                   f"take a smaller one, such as {r/100:g}")
     return V.T@(s[:,None]*U.T)
 
-SMOOTH = 1e-3 # ridge of G_0, so that features which hardly differ ask for no endless weights
+SMOOTH = 1e-3 # ridge of G_0: without it, nearly equal features would need huge weights
 
 def features_for(W:Tensor, # weights (D,K)
                  y:Tensor, # targets (M,K)

@@ -42,7 +42,7 @@ def passes(M:int, K:int, inner:int) -> tuple: # examples, classes, steps of a st
     return ceil(inner/(B := min(ipc, inner))), B
 
 def first_latents(S:Coreset, latent:int) -> Tensor: # (M,latent)
-    "Where latent vectors begin, as the coreset's own number says"
+    "The first latent vectors, drawn from the number that the coreset keeps"
     return torch.randn(len(S.x), latent, generator=stream(S.meta.get('latents', 0), 'latents')).to(S.x)
 
 # %% ../../nbs/780_gtn.ipynb #a7dc604b
@@ -64,7 +64,7 @@ def made_by(G:Network, shape:tuple, K:int, latent:int, order:str, lr_generator:f
         return S._replace(x=generated(G, omega, z, S.y, shape, K))
     z = Leaf(lambda S: first_latents(S, latent), lambda S, z: S._replace(x=z), lr=lr_latents, optimiser='adam', momentum=.5)
     omega = Leaf(start, put, each=False, lr=lr_generator, optimiser='adam', momentum=.5)
-    return dict(x=omega) if order=='fixed' else dict(latents=z, x=omega) # x: what makes examples; options of pixels are about them
+    return dict(x=omega) if order=='fixed' else dict(latents=z, x=omega) # the generator's leaf is called x, as options of pixels look for x
 
 # %% ../../nbs/780_gtn.ipynb #1ba8d002
 def gtn(task:Task, # network and data

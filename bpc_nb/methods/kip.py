@@ -34,7 +34,7 @@ def ntk(a:Tensor, b:Tensor=None, # examples (n,...), (m,...); None: among the fi
     for _ in range(depth):
         s = (q[:,None]*p).sqrt()
         phi = (k/s).clamp(-1 + eps, 1 - eps).arccos()
-        if same: phi = phi.masked_fill(torch.eye(len(a), dtype=torch.bool, device=a.device), 0.) # which no rounding opens
+        if same: phi = phi.masked_fill(torch.eye(len(a), dtype=torch.bool, device=a.device), 0.) # rounding would open this angle
         k = s/math.pi*(phi.sin() + (math.pi - phi)*phi.cos()) + bias**2
         q, p, theta = q + bias**2, p + bias**2, (math.pi - phi)/math.pi*theta + k
     return theta
@@ -65,7 +65,7 @@ def by_kernel(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=rang
               r:float=None, # ridge, in units of the mean diagonal; None: the coreset's own, or 1e-6
               link:str='gaussian', # from mean and variance to probabilities: a name in `LINKS`
              ) -> list: # a row for each run
-    "The regression of an endlessly wide network"
+    "The regression of an infinitely wide network"
     r, depth = (S.meta.get(k, v) if own is None else own for k,v,own in (('r', 1e-6, r), ('depth', 1, depth)))
     above_0('r', r); whole('depth', depth, 1)
     S = unweighted(without_steps(S, 'kernel'), 'kernel')
@@ -78,7 +78,7 @@ EVALUATORS = dict(kernel=by_kernel)
 
 # %% ../../nbs/710_kip.ipynb #83944e46
 def kip_loss(data:Data, real:int, depth:int, r:float) -> Callable: # `loss(coreset, gen) -> scalar`
-    "Squared error of the regression on real images (Eq. 7), for each of them"
+    "Squared error of the regression on real images (Eq. 7), a mean over images"
     Y = targets_of(Coreset(*data.train), data.K)
     def loss(S:Coreset, gen:Generator):
         i = torch.randint(len(Y), (min(real, len(Y)),), generator=gen, device=gen.device).cpu()
@@ -89,7 +89,7 @@ def kip_loss(data:Data, real:int, depth:int, r:float) -> Callable: # `loss(cores
 
 # %% ../../nbs/710_kip.ipynb #cf6482ee
 def spoilt(leaf:Leaf, share:float) -> Leaf: # share: of the pixels
-    "A leaf of images of which some pixels are noise, and stay it"
+    "A leaf of images, of which some pixels are noise and stay noise"
     def noise(x): return torch.randn(x.shape, generator=stream(0, 'noise')).to(x)
     def places(x): return torch.rand(x.shape, generator=stream(0, 'corrupt')).to(x.device) < share
     return leaf._replace(put=lambda S, x: leaf.put(S, torch.where(places(x), noise(x), x)))
@@ -101,7 +101,7 @@ def kip(task:Task, # data
         real:Count=2000, # real images in a step; published: 5000
         depth:Count=1, # hidden layers of the network
         r:Positive=1e-6, # ridge, in units of the mean diagonal of the kernel
-        corrupt:Share=0., # share of pixels that are noise and stay it
+        corrupt:Share=0., # share of pixels that are noise and stay noise
         lr_targets:Positive=.01, # rate of a target, where they are learned
        ) -> Learner:
     "Kernel inducing points (KIP)"

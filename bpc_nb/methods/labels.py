@@ -28,7 +28,7 @@ from ..unroll import descent
 
 # %% ../../nbs/760_labels.ipynb #27b0df69
 def dealt_to(S:Coreset, K:int, images:int) -> Coreset: # images: in all; 0: as they are
-    "So many examples; each has the classes that are dealt to it, in equal parts"
+    "This many examples; each has the classes that are dealt to it, in equal parts"
     if not images: return S
     if images > len(S.x): raise ValueError(f"images: found {images}, and there are {len(S.x)} to begin with; take a larger ipc")
     k, y = torch.arange(max(K, images)), torch.zeros(images, K)
@@ -106,7 +106,7 @@ def first_order(net:Network, ridge:float, share:float, lr_net:float) -> Callable
 def second_order(net:Network, lr_net:float) -> Callable: # as `first_order`
     "A step of descent on the batch, and the gradient through it"
     E = energy(net.apply)
-    def ahead(c, x, y, scale):
+    def ahead(c, x, y, scale): # descent takes the logarithm of a Langevin step, and moves by half of it
         theta = descent(E, Coreset(x, y))(c['theta'], torch.tensor(log(2*lr_net)), x, y)
         return (lambda x: net.apply(theta, x)), c | dict(theta=theta.detach())
     return ahead
@@ -150,7 +150,7 @@ def ld(task:Task, # network and data
             torch.randint(len(data.train.y), (min(real, len(data.train.y)),), generator=gen, device=gen.device).cpu()
         logits, new = ahead(c, S.x[i], S.y[i], scale)
         value = F.cross_entropy(logits(data.train.x[j].to(S.x)), data.train.y[j].to(S.x.device))
-        return value + 0*scale.sum(), recorded(new, value.item())
+        return value + 0*scale.sum(), recorded(new, value.item()) # 0*: for second order
     def begin(S, gen):
         S = from_base(base, data, S, gen) if base else S
         return S._replace(y=torch.full((len(S.x), K), 1/K).to(S.x))

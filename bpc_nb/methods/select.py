@@ -206,7 +206,7 @@ def k_means(task:Task) -> Callable: # `(coreset, gen) -> coreset`
 # %% ../../nbs/500_select.ipynb #14274136
 RECIPES = {
     ('digits', None): dict(net='convnet:width=64,depth=2', experts=dict(n=10)), # as `cd`
-    ('mnist', None): dict(select_runs=1, select_protocol='dc', # as `cd`, but for one look at the validation split
+    ('mnist', None): dict(select_runs=1, select_protocol='dc', # as `cd`, but with one evaluation on the validation split
                           experts=dict(n=1, epochs=10, batch=128, lr=.01, momentum=.9)),
 }
 def by_net(config:dict) -> frozenset: return frozenset({'experts'} if config['features']=='net' else ())

@@ -27,7 +27,7 @@ from ..teacher import SHORTER, SPEC, TRAINED, Teacher, by_layer, observed, teach
 # %% ../../nbs/810_recover.ipynb #8100a007
 NEAREST = 10. # weight of the first layer
 
-def recovery_loss(watch:Callable, t:Teacher, theta:Tensor, # from `watcher`; (P,): the teacher's, or near it
+def recovery_loss(watch:Callable, t:Teacher, theta:Tensor, # from `observed`; (P,): the teacher's, or near it
                   x:Tensor, y:Tensor, # a batch
                   alpha:float, spread:float) -> Tensor: # weights of all statistics, and of variances among them
     "Minus log probability of the labels, and how far the statistics of a batch are from those of the data"

@@ -52,7 +52,7 @@ def logits_of(q:LastLayer, f:Tensor) -> tuple: # features of other images (N,D) 
 
 # %% ../../nbs/730_vbpc.ipynb #6d8e923c
 def trace_and_logdet(q:LastLayer) -> tuple: # tr V, log det V
-    "Of the covariance"
+    "Of the covariance: trace, log det"
     M, D = q.phi.shape
     u = torch.linalg.solve_triangular(q.L, q.phi, upper=False) # tr (K + cI)^-1 K is its squared norm
     return (D - (u*u).sum())/q.rho, -D*math.log(q.rho) - 2*q.L.diagonal().log().sum() + M*math.log(q.c)

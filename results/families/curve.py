@@ -41,7 +41,7 @@ def curve(name:str, ipc:int, of:dict, limit:float) -> list: # [step, seconds, ac
 
 if __name__=='__main__':
     torch.set_num_threads(1)
-    limit = float(*called_with(__doc__) or [120])
+    limit = float(*called_with(__doc__, float) or [120])
     done = [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
     for (name,ipc),ways in WAYS.items():
         for way,of in ways.items():

@@ -30,7 +30,7 @@ WAYS = { # name -> method, images a class, options
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 
 if __name__=='__main__':
-    runs, data = int(*called_with(__doc__) or [RUNS]), load('digits')
+    runs, data = int(*called_with(__doc__, int) or [RUNS]), load('digits')
     j = Judge(data, network(NET, data.shape, data.K), 3, 'quick', 0, 'cpu', {})
     KEPT.mkdir(parents=True, exist_ok=True)
     for name,(method, ipc, o) in WAYS.items():
