@@ -139,7 +139,7 @@ def ours(g:dict, # {label: lines}
     return [f"**{percent(cd)}**" if cd else DASH, percent(cd, 'accuracy_runs_8bit'), percent(cd, 'accuracy_runs_random'),
             percent(some and some[0]), control(g.get('positive-only')), control(g.get('L=0')), students_of(cd), again(cd, home)]
 
-HEAD = ['ours', 'ours, 8 bit', 'random real', 'all images', 'positive-only', 'L=0', 'students of ours', 'ours again']
+HEAD = ['ours', 'ours, 8 bit', 'random real', 'all images', 'positive-only', 'L=0', 'our students', 'command']
 
 def results_table(results=RESULTS) -> tuple: # (head, rows)
     "All that the grids have measured"
@@ -181,7 +181,7 @@ def whole_table(results=RESULTS) -> tuple: # (head, rows)
         who = f"{len(g)} split{'s'*(len(g)>1)} x {g[0]['runs']} student{'s'*(g[0]['runs']>1)}, " \
               f"{g[0]['protocol']}: {g[0]['epochs']} epochs" if g else DASH
         return [g[0]['data'] if g else name, as_printed(paper), percent(g), who]
-    return ['data', 'paper', 'ours', 'students of ours'], [row(name, g) for name,groups in whole_sets(results).items()
+    return ['data', 'paper', 'ours', 'our students'], [row(name, g) for name,groups in whole_sets(results).items()
                                                            for g in groups or [[]]]
 
 # %% ../nbs/960_tables.ipynb #75fd119f
@@ -207,7 +207,7 @@ def baselines(results=RESULTS,
     for r in printed('bpc_cd_table1', results):
         theirs.setdefault((OF.get(r['dataset']), r['ipc'], AS.get(r['method'], r['method'].replace('+', '-'))), []).append(as_printed(r))
     groups = {k:latest(g) for k,g in groups.items()}
-    return ['data', 'images per class', 'method', 'paper', 'ours', 'ours, 8 bit', 'random real', 'students of ours', 'ours again'], [
+    return ['data', 'images per class', 'method', 'paper', 'ours', 'ours, 8 bit', 'random real', 'our students', 'command'], [
         [data, ipc, name, ', '.join(theirs.get((data.split()[0], str(ipc), name), [DASH])), percent(g), percent(g, 'accuracy_runs_8bit'),
          percent(g, 'accuracy_runs_random'), students_of(g), again(g, home)]
         for (data, ipc, name, _),g in sorted(groups.items())]
@@ -233,7 +233,7 @@ def table3(data='cifar10', ipc=10, results=RESULTS) -> tuple: # (head, rows)
         return [f'{name} ({net})', *paper, percent(of) if of or not some else 'diverged',
                 percent(of, 'accuracy_runs_random'), students_of(of)]
     return ['trained on it', *(['paper', 'less five'] if theirs else []), 'ours', 'random real',
-            'students of ours'], [row(*n) for n in NETS.items()]
+            'our students'], [row(*n) for n in NETS.items()]
 
 # %% ../nbs/960_tables.ipynb #5859c14e
 LOSS_NAMES = dict(cross_entropy='cross-entropy', focal='focal', margin='margin')

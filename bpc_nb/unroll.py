@@ -67,7 +67,7 @@ FIELDS = 'x', 'y', 'w' # of a coreset, with a row for each example
 
 def schedule(E:Callable, S:Coreset, # as in `descent`
              epochs:int, batches:int, # batches of an epoch, equal parts of the examples
-            ) -> list: # `epochs*batches` functions `(theta, rates (E,B), *tensors of learned(S)) -> theta`
+            ) -> list: # `epochs*batches` functions `(theta, rates (epochs, batches), *tensors of learned(S)) -> theta`
     "A student's steps through the batches of a coreset, in order, epoch after epoch"
     moving = learned(S)
     def lesson(e, b):
