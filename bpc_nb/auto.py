@@ -109,9 +109,9 @@ def is_seconds(v:Any) -> bool: return isinstance(v, float) and 0 < v < float('in
 def read_measure(path:Path, of:dict) -> dict|None: # None: there is none that holds here
     "What was measured, if it was measured for this"
     try: kept = json.loads(path.read_text())
-    except (OSError, ValueError): return
-    if not isinstance(kept, dict) or kept.get('of')!=of or not is_seconds(kept.get('seconds_float32')): return
-    if kept.get('seconds_bf16', 0) is not None and not is_seconds(kept.get('seconds_bf16')): return
+    except (OSError, ValueError): return None
+    if not isinstance(kept, dict) or kept.get('of')!=of or not is_seconds(kept.get('seconds_float32')): return None
+    if kept.get('seconds_bf16', 0) is not None and not is_seconds(kept.get('seconds_bf16')): return None
     return {k:kept[k] for k in ('seconds_float32','seconds_bf16')}
 
 def kept_times(net:Network, shape:tuple, device='cpu') -> dict: # as `time_formats`

@@ -101,7 +101,7 @@ def forward_kl(task:Task, L:int=20, alpha:float=.04, # as in `published`
 # %% ../nbs/920_benchmark.ipynb #059d7ce9
 def plain_match(module:nn.Module, S:Coreset, D:Coreset) -> Tensor: # D: real images x and labels y
     "Distance of gradients, class by class, in one graph"
-    ps, total = list(module.parameters()), 0.
+    ps, total = list(module.parameters()), torch.zeros(())
     slopes = lambda T, k, **graph: torch.autograd.grad(F.cross_entropy(module(T.x[T.y==k]), T.y[T.y==k]), ps, **graph)
     for k in S.y.unique():
         for a,b in zip(slopes(S, k, create_graph=True), slopes(D, k)):

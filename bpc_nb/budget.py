@@ -181,7 +181,7 @@ def told(data:Data, options:dict, n:int, steps:int, every:int, seconds:float, mi
     own = options_of(experts) | options.get('experts', {})
     apart = ceil(own['part']*len(data.train.y)/own['batch'])
     why = [f"images  {'x'.join(map(str, data.shape[1:]))} pixels, {len(data.train.y):,} to learn from, {data.K} classes",
-           f"choice  by {(held := len(data.held.y)):,} held-out images, so one of them is {1/held:.1%} of the accuracy",
+           f"choice  by {(held := len(data.held.y)):,} validation images, so one of them is {1/held:.1%} of the accuracy",
            f"network {options['net']}, the widest of {', '.join(map(str, WIDTHS))} that fits into {minutes:g} minutes",
            *[f"experts {n}, each {own['epochs']} checkpoints of {apart} batches of {own['batch']}"]*('experts' in options),
            f"steps   {steps}, or {most} where time is left" + (f", with chains of {options['L']}" if 'L' in options else ''),

@@ -243,6 +243,7 @@ def run_before(out:str|None, method:str, source:str, ipc:int, seed:int, resume:b
         if not out and (found.get('recipe') or {}).get('source')!=place_of(source): continue
         if found and (resume or not config and chosen['asked']==json.loads(json.dumps(asked))): return found
     if resume: raise FileNotFoundError(f"resume: there is no run in {out or 'runs'} to go on with; leave --resume away to start one")
+    return None
 
 def read_json(path:Path) -> dict: # nothing where there is none
     "What a file says"
@@ -949,7 +950,7 @@ def bpc_posterior(data:str, # points, or a table or set as in `bpc distill --mod
                          **{k:c.meta[k] for k in ('rhat','ess','seconds')})
     shown = [(e['parameter'], *(f"{e[k]:.3f}" for k in ('mean','sd','low','high','rhat')), f"{e['ess']:.0f}") for e in each]
     head = 'parameter', 'mean', 'sd', '5 %', '95 %', 'R-hat', 'ESS'
-    return '\n'.join([table(shown, head), said_of(st, c.meta['seconds']), *[out]*bool(out)])
+    return '\n'.join([table(shown, head), said_of(st, c.meta['seconds']), *[str(out)]*bool(out)])
 
 # %% ../nbs/970_cli.ipynb #7459798f
 def bpc_zoo(data:str=None, # print the card of one, else list all
@@ -1146,7 +1147,7 @@ def parser(command:str, # a name in `COMMANDS`
 # %% ../nbs/970_cli.ipynb #3836893e
 def method_in(command:str, words:list) -> str|None: # None: the command takes no method
     "The method that is typed, or else the default"
-    if not (o := options(choose(command, COMMANDS, 'command').f).get('method')): return
+    if not (o := options(choose(command, COMMANDS, 'command').f).get('method')): return None
     p = Parser(add_help=False, allow_abbrev=False)
     p.take('options', dict(method=o))
     return p.known(words)[0].get('method', o.default)

@@ -120,4 +120,5 @@ def show_widths(P:Tensor, Q:Tensor, # (D,N,K), on the same images
     right.set_yscale('log')
     right.axhline(1, c='k', lw=.8)
     right.set_xticks(k, classes or k)
-    return tidy(right, 'mean width of q over that of p', 'class') and fig
+    tidy(right, 'mean width of q over that of p', 'class')
+    return fig

@@ -96,7 +96,7 @@ def motion_blurred(x:Tensor, radius:float, sigma:float, degrees:Tensor) -> Tenso
     "Motion blur in one direction for each image"
     n = 2*ceil(radius) + 1
     k = torch.exp(-torch.arange(n)**2/(2*sigma**2))
-    a, out = degrees*torch.pi/180, 0.
+    a, out = degrees*torch.pi/180, torch.zeros_like(x)
     h, w = torch.meshgrid(torch.arange(x.shape[2]), torch.arange(x.shape[3]), indexing='ij')
     for i,weight in enumerate(k/k.sum()):
         dy, dx = ((i*v - .5).ceil().long().view(-1,1,1) for v in (a.sin(), a.cos()))

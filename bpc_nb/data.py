@@ -409,7 +409,7 @@ def overview(data:Data) -> dict: # plain values
     "What a data set is, in a few lines"
     counts = {k: getattr(data, k).y.bincount(minlength=data.K).tolist() for k in ('train','held','test')}
     stat = {k: [round(v, 4) for v in getattr(data.transform, k).flatten().tolist()] for k in ('mean','std')}
-    table = dict(columns=[f'{c.name} ({", ".join((c.kind, *c.values))})' for c in columns_of(data.meta, 0)]) if 'table' in data.meta else {}
+    table:dict = dict(columns=[f'{c.name} ({", ".join((c.kind, *c.values))})' for c in columns_of(data.meta, 0)]) if 'table' in data.meta else {}
     if (text := data.meta.get('text')): table = dict(words=len(text['words']) - 2, cut=text['cut'], rare=text['rare'])
     return dict(name=data.name, shape=list(data.shape), classes=list(data.classes),
                 **{space_of(data.shape).item+'s': {k: sum(v) for k,v in counts.items()}}, counts=counts, **table,

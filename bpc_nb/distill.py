@@ -140,6 +140,7 @@ def begin_with_others(folder:Path, what:dict) -> Buffer|None: # what: from `desc
             have, same = open_buffer(path.parent), what.keys() - {'n','group'}
             if have.index['group']==(what['group'] or 1) and all(have.index[k]==what[k] for k in same & have.index.keys()):
                 return taken_over(have, what['n'], folder)
+    return None
 
 ALLOWED = dict.fromkeys(FORMATS, True) # recipes once chose the formats, which were then a part of the buffers' names
 

@@ -90,6 +90,7 @@ def newest_look(r:Run, step:int) -> Coreset|None: # None: no image is there yet
     for n,path in sorted(seen(r).items(), key=lambda i: (i[0] > step, -i[0] if i[0] <= step else i[0])):
         try: return Coreset.load(path)
         except (ValueError, OSError): pass # half written, or thinned out in the meantime
+    return None
 
 # %% ../nbs/910_explorer.ipynb #e09aa31d
 class Means(NamedTuple):
@@ -113,6 +114,7 @@ def buffer_of(S:Coreset, folder:str|Path=None) -> Buffer|None: # folder: where i
         if {k:v for k,v in b.index.items() if k!='made'}==want: return b
     if folder:
         raise ValueError(f"buffer: {folder} holds other experts than those of the run; name the folder that the run was started with")
+    return None
 
 # %% ../nbs/910_explorer.ipynb #f60fa117
 def model_of_run(r:Run, S:Coreset, buffer:str|Path=None) -> Means:
@@ -168,7 +170,7 @@ def tiles(S:Coreset, energies:dict={}) -> str: # energies: name -> (M,)
 
 # %% ../nbs/910_explorer.ipynb #74140e49
 def draw_curves(runs:list, step:int=None) -> Figure: # step: where a line is drawn
-    "Held-out accuracy and loss over outer steps"
+    "Validation accuracy and loss over outer steps"
     logs = {r.name:rows(r) for r in runs}
     if not any(logs.values()): return figure(6, .4)[0]
     fig = show_curves(logs if len(runs)>1 else [*logs.values()][0], ('accuracy_mean','loss'))
@@ -254,7 +256,11 @@ def draw_prediction(probs:Tensor, data:Data, i:int) -> Figure: # i: number of th
 # %% ../nbs/910_explorer.ipynb #1020c98c
 class View:
     "A run on a page"
-    def __init__(self, r:Run, buffer=None): self.run, self.buffer, self.found, self.data, self.probs = r, buffer, None, None, None
+    found:Means|None = None
+    data:Data|None = None
+    probs:Tensor|None = None # (N,K), of the test images
+
+    def __init__(self, r:Run, buffer=None): self.run, self.buffer = r, buffer
 
     def means(self, S:Coreset) -> Means:
         if self.found is None: self.found = model_of_run(self.run, S, self.buffer)

@@ -199,7 +199,7 @@ def coreset_file(line:dict, # of a cell
                  results='results') -> Path|None: # None: too large to be kept there
     "The file of a line's coreset, if it is the one that was measured"
     path = Path(results)/'coresets'/f"{line['key']}.safetensors"
-    if line.get('large'): return
+    if line.get('large'): return None
     if path.exists() and file_digest(path)==line['coreset']: return path
     raise ValueError(f"coreset: {path} is {'not the file' if path.exists() else 'not there'} that its line in {results} was measured with; "
                      "restore it, or remove the line and run the cell again")
@@ -401,7 +401,7 @@ def finish(cell:dict, path:Path, results:Path, root:str|Path|None, runs:str|Path
     "Run what is left of a cell, if no other process does"
     k = key(cell)
     with held(results/f'.{k}.lock') as mine:
-        if not mine or not unfinished(cell, results): return
+        if not mine or not unfinished(cell, results): return None
         have = done(results)
         if k not in have:
             out, n = Path(runs)/k, cell['config'].get('steps', 0)

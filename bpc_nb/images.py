@@ -388,7 +388,7 @@ def reader(d:Path, # a folder
         return partial(read_idx, cls, files)
     deep = '*/*.parquet' if place and d.name==name else 'data/*.parquet' # as Hugging Face lays out a repository
     if files := sorted(d.glob('*.parquet')) or sorted(d.glob(deep)): return partial(read_parquet, files)
-    if subfolders(d/'train'): return partial(read_folder, d)
+    return partial(read_folder, d) if subfolders(d/'train') else None
 
 # %% ../nbs/100_images.ipynb #988109b6
 def read_named(name:str, root:str|Path=None, size:tuple=None, skip_bad=False, download=False) -> tuple: # tensors, meta

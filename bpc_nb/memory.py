@@ -88,7 +88,7 @@ def places(m:Memory, K:int) -> int: # K: classes
     "Images of each class, or one sentence"
     if (m.budget is None)==(m.per_class is None):
         raise ValueError(f"budget: found budget={m.budget} and per_class={m.per_class}; give one of them")
-    n = m.per_class if m.budget is None else m.budget//K
+    n = m.budget//K if m.budget is not None else m.per_class or 0
     if n < 1: raise ValueError(f"budget: {m.budget} images are too few for {K} classes; give at least {K}" if m.budget is not None else
                                f"per_class: found {m.per_class}; expected a whole number of at least 1")
     return n

@@ -311,7 +311,8 @@ def alexnet(shape:tuple, K:int) -> nn.Module:
 # %% ../nbs/130_networks.ipynb #ee6e3b27
 def vgg11(shape:tuple, K:int, norm='instance') -> nn.Module:
     "VGG-11 for small images"
-    norm,(C,H,W),layers = choose(norm, NORMS, 'norm'),shape,[]
+    norm,(C,H,W) = choose(norm, NORMS, 'norm'),shape
+    layers:list = []
     pad = 3 if (H,W)==(28,28) else 1
     fits('vgg11', (C,H+2*pad-2,W+2*pad-2), 32)
     for widths in ((64,),(128,),(256,256),(512,512),(512,512)):

@@ -36,7 +36,7 @@ def wished(net:Network, S:Coreset, # with its steps, of which images and step si
     "Cross-entropy of networks after the steps of a coreset"
     steps = schedule(energy(net.apply), S, *S.steps.shape)
     ends = [through(steps, theta, S.steps, *learned(S).values(), stride=int(len(steps) > 1)) for theta in thetas]
-    return sum(F.cross_entropy(net.apply(end, x), y) for end in ends)/len(ends)
+    return sum((F.cross_entropy(net.apply(end, x), y) for end in ends), x.new_zeros(()))/len(ends)
 
 # %% ../nbs/790_poison.ipynb #ae9bee03
 STEP_SIZE = Leaf(lambda S: S.steps.log(), lambda S, r: S._replace(steps=r.exp()), each=False, optimiser='adam', momentum=.5)

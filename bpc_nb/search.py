@@ -89,7 +89,7 @@ def assess(some:list, # cells of one candidate and rung
     "Run the cells of a candidate's rung and add their line, if no other process does"
     k = line_key(some)
     with held(path.parent/f'.{k}.lock') as mine:
-        if not mine: return
+        if not mine: return None
         if k in (have := done(path.parent)): return have[k]
         began, broke = time.perf_counter(), {}
         try:

@@ -89,7 +89,7 @@ def marks(r:dict) -> tuple: # a line of a grid
 def row_name(r:dict) -> str:
     "The data set, and what its recipe does not have: another network, resized images, another kind of coreset, other students"
     net, size, protocol = r.get('net'), r.get('size'), r.get('protocol', 'dc')
-    return ', '.join([r['data'], *[f'{size} px']*bool(size), *[net]*(net not in (None, usual(r['data'], 'net'))), *marks(r),
+    return ', '.join([r['data'], *[f'{size} px']*bool(size), *[str(net)]*(net not in (None, usual(r['data'], 'net'))), *marks(r),
                       *[protocol]*(protocol not in ('quick','dc'))])
 
 def grouped(rows:list) -> list: # of {label: lines}, one for each data set, ipc, protocol and kind

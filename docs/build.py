@@ -19,7 +19,7 @@ import yaml
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import lookup
+import cards, lookup
 
 ROOT = Path(__file__).resolve().parents[1]
 NBS, PAGES, HTML, CHANGES, SECONDS, RESULTS = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html', ROOT/'CHANGELOG.md', ROOT/'docs'/'seconds.json', ROOT/'results'
@@ -253,22 +253,47 @@ def page(book, stem):
         if exported(nb.cells[i]) and (ref := reference(book, stem, nb.cells[i])): add(i, new_markdown_cell(ref))
     return new_notebook(cells=out, metadata=dict(kernelspec=dict(name='python3', display_name='Python 3', language='python'), language_info=dict(name='python'))), source
 
+def entry(stem, d) -> str: # d: a definition
+    "A row of the reference: name, and what its first line says"
+    said = (ast.get_docstring(d) or '').partition('\n')[0].replace('|', '\\|').replace('$', '\\$')
+    return f'| [`{d.name}`](#{label(stem, d.name)}) | {said} |'
+
+def face(book) -> list: # of (chapter, definition)
+    "What the module `all` gives, in its order"
+    if not (stem := book.modules.get('all')): return []
+    given = next(ast.literal_eval(s.value) for c in book.nbs[stem].cells for s in code(c)
+                 if isinstance(s, ast.Assign) and getattr(s.targets[0], 'id', '')=='_all_')
+    at = [book.imported[stem][n] for n in given]
+    return [next((s, d) for c in book.nbs[s].cells if exported(c) for d in code(c) if getattr(d, 'name', '')==n) for s,n in at]
+
 def listing(book) -> str:
-    "All names of the package"
-    out = ['# Reference\n\n{.claim}\nEvery function and class, by chapter; each name leads to its code and its arguments']
+    "All names of the package, first those that most work needs"
+    first, at = face(book), book.modules.get('all')
+    out = ['# Reference\n\n{.claim}\nThe names that most work needs, then every function and class, by chapter; '
+           'each name leads to its code and its arguments']
+    if first: out += [f'## What most work needs\n\n`from bpc_nb.all import *` gives these {len(first)} names, from [{at}]({at}.ipynb)',
+                      '\n'.join(['| | |', '|---|---|', *(entry(*e) for e in first)])]
     for s,nb in book.nbs.items():
         defs = [d for c in nb.cells if exported(c) for d in code(c) if isinstance(d, (ast.FunctionDef, ast.ClassDef))]
         if defs: out += [f'## {title(nb)}\n\n`bpc_nb.{module(nb)}`, from [{s}]({s}.ipynb)', '\n'.join(['| | |', '|---|---|',
-            *(f"| [`{d.name}`](#{label(s, d.name)}) | {(ast.get_docstring(d) or '').partition(chr(10))[0].replace('|', chr(92)+'|').replace('$', chr(92)+'$')} |" for d in defs)])]
+            *(entry(s, d) for d in defs)])]
     return '\n\n'.join(out)
+
+def chapter_of(book, m): return book.modules.get(m.make.__module__.removeprefix('bpc_nb.')) # m: of the registry
+
+def equation_of(book, name) -> str:
+    "A method's own formula in its chapter"
+    from bpc_nb.core import registry
+    m = registry()[name]
+    first = next(n for n,o in registry().items() if o.make.__module__==m.make.__module__)
+    return cards.equation_of(name, book.nbs[chapter_of(book, m)], first==name)
 
 def method_card(book, name, m, groups) -> str:
     "A method's card, with what its chapter says of it"
-    from bpc_nb.core import registry
-    stem = book.modules[m.make.__module__.removeprefix('bpc_nb.')]
+    stem = chapter_of(book, m)
     cell = next(c for c in book.nbs[stem].cells if exported(c) and m.make.__name__ in names(c))
-    equation = lookup.equation_of(name, book.nbs[stem], first=name==next(n for n,o in registry().items() if o.make.__module__==m.make.__module__))
-    return lookup.card(name, m, stem, title(book.nbs[stem]), equation, reference(book, stem, cell), groups, RESULTS, EXTRA)
+    formula = cards.equation(name, partial(equation_of, book))
+    return cards.card(name, m, stem, title(book.nbs[stem]), formula, reference(book, stem, cell), groups, RESULTS, EXTRA)
 
 def equations(book) -> str:
     "From the paper's equations to where they are derived and what implements them"
@@ -332,13 +357,14 @@ def build(run=False) -> list: # of sentences; none: all is well
         for k,c in enumerate(nb.cells): c.id = f'{s}-{k}'[-60:]
         write(PAGES/f'{s}.ipynb', nbformat.writes(nb))
     from bpc_nb.core import registry
-    groups = lookup.measured(RESULTS)
+    groups, texts = lookup.measured(RESULTS), {s:'\n'.join(c.source for c in nb.cells) for s,nb in nbs.items()}
     shutil.rmtree(EXTRA, ignore_errors=True); EXTRA.mkdir()
     extra = dict(reference=listing(book), equations=equations(book), sources=lookup.sources(book.citations.entries, book.cited, {s:title(nb) for s,nb in nbs.items()}),
-                 all_results=lookup.all_results(groups), gallery=lookup.gallery(groups, RESULTS, EXTRA), changelog=CHANGES.read_text(encoding='utf-8').replace('](nbs/', ']('))
+                 all_results=lookup.all_results(groups, lookup.of_scripts(groups, RESULTS, texts)),
+                 gallery=lookup.gallery(groups, RESULTS, EXTRA), changelog=CHANGES.read_text(encoding='utf-8').replace('](nbs/', ']('))
     methods = registry()
-    at = {name:s for name,m in methods.items() if (s := book.modules.get(m.make.__module__.removeprefix('bpc_nb.')))}
-    extra['methods'] = lookup.cards([method_card(book, name, methods[name], groups) for name in sorted(at, key=at.get)])
+    at = {name:s for name,m in methods.items() if (s := chapter_of(book, m))}
+    extra['methods'] = cards.cards([method_card(book, name, methods[name], groups) for name in sorted(at, key=at.get)])
     for k,text in extra.items(): write(PAGES/f'{k}.md', text)
     shutil.copy(lookup.BIB, PAGES)
     for p in PAGES.iterdir():

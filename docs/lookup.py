@@ -81,7 +81,7 @@ def named(line) -> str:
     from bpc_nb.distill import configure
     try: usual = configure(line['method'], line['data'].split()[0], line['ipc'])
     except (ValueError, KeyError): usual = {}
-    return ', '.join([line['method'], *differing(line['config'], usual)])
+    return ', '.join([line['method'], *['whitened']*bool(line.get('zca')), *differing(line['config'], usual)])
 
 def measured(results) -> dict: # (data, images per class, method with its options, network, evaluator, protocol, study) -> lines
     "Lines of all grids, those that differ in seed or fold together"
@@ -108,7 +108,34 @@ def row(at, lines) -> list:
     return [data, ipc, name, *(spread(lines, f'accuracy_runs{of}') for of in ('','_8bit','_random')), average(lines, 'nll_mean'), average(lines, 'ece_mean', 3), len(lines),
             protocol if evaluator=='students' else f'{evaluator}, {protocol}', net, f'{mean(took):.1f}' if took else '–', f"{study}: {', '.join(r['key'][:6] for r in lines)}"]
 
-def all_results(groups) -> str: # of `measured`
+def cites(name, stem, text) -> bool: # name: of a file of lines; stem, text: of a chapter
+    return name.rstrip('s') in stem or re.search(rf"'{name}'|\b{name}\.(?:py|jsonl)\b", text) is not None
+
+def readers(results, texts) -> dict: # texts: stem of a chapter -> source; name of a file -> [(title, stem)]
+    "Which chapters show a file's lines: those that results/README.md names, of these the ones that cite it, if any does"
+    said, out = results/'README.md', {}
+    for l in said.read_text(encoding='utf-8').splitlines() if said.exists() else ():
+        if l.count('|')!=4 or not (links := re.findall(r'\[([^]]+)\]\(\.\./nbs/(\w+)\.ipynb\)', l.split('|')[3])): continue
+        for name in re.findall(r'`([\w-]+)`', l.split('|')[1]):
+            out[name] = [k for k in links if cites(name, k[1], texts.get(k[1], ''))] or links
+    return out
+
+def of_scripts(groups, results, texts) -> list: # of (file, lines that are in no grid, [(title, stem)])
+    "Files whose lines are not in the table, and the chapters that show them"
+    from bpc_nb.grid import line_files, lines
+    shown, at = {r['key'] for rows in groups.values() for r in rows}, readers(results, texts)
+    count = {p:sum('config' not in r or r.get('key') not in shown for r in lines(p)) for p in line_files(results)}
+    return [(p.relative_to(results).with_suffix('').as_posix(), n, at[p.stem]) for p,n in count.items() if n and p.stem in at]
+
+def elsewhere(scripts) -> str: # of `of_scripts`
+    "Where lines are that no grid has"
+    if not scripts: return ''
+    rows = [f"| `{name}` | {n} | {', '.join(f'[{t}]({s}.ipynb)' for t,s in at)} |" for name,n,at in scripts]
+    said = f'{sum(n for _,n,_ in scripts)} lines are of scripts and commands, and have fields of their own. These chapters show them:'
+    return '\n'.join(['', '(lines-of-scripts)=', '## Lines of scripts', '', said, '', '| file in `results/` | lines | shown in |',
+                      '| --- | --- | --- |', *rows, ''])
+
+def all_results(groups, scripts=()) -> str: # of `measured` and of `of_scripts`
     "A page with one table, which a script of the page searches and sorts"
     rows = [row(*g) for g in groups.items()]
     cells = lambda r, tag: ''.join(f'<{tag}>{html.escape(str(c))}</{tag}>' for c in r)
@@ -116,25 +143,33 @@ def all_results(groups) -> str: # of `measured`
     return f"""# All results
 
 {{.claim}}
-{len(rows)} rows from {sum(map(len, groups.values()))} lines of the grids, nothing left out: search for words, click a column to sort
+{len(rows)} rows from the {sum(map(len, groups.values()))} lines of the grids: search for words, click a column to sort
 
+{'Lines of scripts are in their chapters; a [list below the table](#lines-of-scripts) says which. '*bool(scripts)}
 Several words narrow the table together: `cifar10 fkl`. Accuracies are in percent, means and deviations over the students of all coresets of a row; minutes are those of one coreset on the machine that made it, and
 machines differ. The last column names the grid and its cells: `bpc grid results/STUDY/NAME.toml --only CELLS --results again` runs them once more. What rows mean together is said in the part on results.
 
 <div class="wide"><table class="searched"><thead><tr>{cells(HEAD, 'th')}</tr></thead><tbody>
 {table}
 </tbody></table></div>
-"""
+{elsewhere(scripts)}"""
 
 
 # --- gallery -------------------------------------------------------------------------------------------------------------------
+MOST = 10 # images of a class that are shown
+
+def without(hidden:int) -> str: # rows
+    "What the gallery leaves out, in a sentence"
+    why = 'no coreset was kept, or it has no images'
+    return f"{hidden} row{'s are' if hidden > 1 else ' is'} not here: {why}." if hidden else 'No row is left out.'
+
 def picture(path, S) -> int: # width in pixels
     "At most ten images of a class side by side, one row for each class, or all in one row where a class has one"
     from PIL import Image
     from bpc_nb.show import class_rows, sheet
     by = class_rows(S.y)
-    rows = [[i for k in by for i in by[k]]] if max(map(len, by.values()))==1 else [by[k][:10] for k in by]
-    art = (sheet(S.pixels(clamp=True).float(), [r[:10] for r in rows])*255).round().byte().numpy()
+    rows = [[i for k in by for i in by[k]]] if max(map(len, by.values()))==1 else [by[k][:MOST] for k in by]
+    art = (sheet(S.pixels(clamp=True).float(), [r[:MOST] for r in rows])*255).round().byte().numpy()
     Image.fromarray(art).save(path, optimize=True)
     return art.shape[1]
 
@@ -147,9 +182,9 @@ def gallery(groups, results, folder) -> str: # groups: of `measured`; folder: wh
     for at,lines in groups.items():
         path = next((p for r in lines if 'coreset' in r and (p := coreset_file(r, results))), None)
         S = path and Coreset.load(path)
-        if not S or S.x.ndim!=4 or at[1] > 10: hidden += 1; continue
+        if not S or S.x.ndim!=4: hidden += 1; continue
         data, ipc, name, net, evaluator, protocol, study = at
-        head = f'## {data}, {ipc} image{"s"*(ipc > 1)} per class'
+        head = f'## {data}, {ipc} image{"s"*(ipc > 1)} per class' + ', the first ten of each'*(ipc > MOST)
         if head not in out: out.append(head)
         width = picture(folder/'gallery'/f'{path.stem}.png', S.examples() if S.decode!='identity' else S)
         said = html.escape(f'{name}: {spread(lines, "accuracy_runs")} %')
@@ -158,58 +193,9 @@ def gallery(groups, results, folder) -> str: # groups: of `measured`; folder: wh
     return f"""# Gallery
 
 {{.claim}}
-What was learned: the images of {shown} coresets, one for each row of [all results](all_results.md) that has images and at most ten of a class
+What was learned: the images of {shown} coreset{'s'*(shown!=1)}, one for each row of [all results](all_results.md) whose images were kept
 
-Where a class has one image, the row shows the classes in order; otherwise each class has a row. Values outside of what a screen can show are cut off. {hidden} rows are not here: texts, tables, chosen images that were not kept, more than ten images per class.
+Where a class has one image, the row shows the classes in order; otherwise each class has a row, of at most {MOST} images.
+Values outside of what a screen can show are cut off. {without(hidden)}
 
 """ + '\n\n'.join(out) + '\n'
-
-
-# --- cards of methods ----------------------------------------------------------------------------------------------------------
-MARK = r'<!-- equation of ([\w-]+) -->\s*'
-def equation_of(name, nb, first:bool) -> str: # first: whether it is the chapter's first method
-    "The formula that a chapter marks as a method's; without any mark, the first method has the first one"
-    text = '\n\n'.join(c.source for c in nb.cells if c.cell_type=='markdown')
-    marked = dict(re.findall(MARK + r'\$\$(.+?)\$\$', text, re.S))
-    found = marked.get(name) or (not marked and first and (m := re.search(r'\$\$(.+?)\$\$', text, re.S)) and m[1]) or ''
-    return re.sub(r'\s*\\tag\{[^}]*\}', '', found).strip()
-
-def usual_rows(name, groups) -> list: # of (where, lines): one for each data set and size, by today's recipe where it was measured
-    "What a method reaches for the students that most of its coresets had"
-    from bpc_nb.tables import label
-    at = {}
-    for (data, ipc, said, *more),lines in groups.items():
-        if lines[0]['method']==name and more[1]=='students' and label(lines[0])!='L=0': at.setdefault((data, ipc), []).append((said, more, lines))
-    return [(k, min(v, key=lambda o: (o[0].count(','), -len(o[2])))) for k,v in at.items()]
-
-def costs(name, results) -> str: # '': not measured
-    "Time and memory of a whole run, as `bpc plan` found them"
-    from bpc_nb.grid import found
-    by = {(r['data'], r['ipc']):(r['seconds'], r['memory_mb']) for r in found('costs', results) if r['method']==name} # the last one counts
-    return '; '.join(f"on {data} with {ipc} image{'s'*(ipc > 1)} per class {s:.0f} s" + f' and {mb:.0f} MB'*(mb >= 1) for (data, ipc),(s, mb) in by.items())
-
-def card(name, m, stem, heading, equation, arguments, groups, results, folder) -> str: # m: an entry of the registry; arguments: folded, as HTML
-    "A method on a page: idea, when to use it, equation, figures, cost, file"
-    from bpc_nb.grid import coreset_file
-    idea, rows = (m.make.__doc__ or '').strip().partition('\n')[0], usual_rows(name, groups)
-    out = [f'(method-{name})=\n## `{name}`', f'{idea}. **Use it** {m.when}.', f'$$\n{equation}\n$$' if equation else '']
-    if rows:
-        head = ['data', 'images per class', 'accuracy', 'random real', 'NLL', 'coresets', 'protocol', 'differs from the recipe in']
-        cells = [[data, ipc, spread(l, 'accuracy_runs'), spread(l, 'accuracy_runs_random'), average(l, 'nll_mean'), len(l), protocol, said.partition(', ')[2]]
-                 for (data, ipc),(said, (_, _, protocol, _), l) in rows]
-        out.append('\n'.join('| ' + ' | '.join(map(str, r)) + ' |' for r in (head, ['---']*len(head), *cells)))
-    pictures = [folder/'gallery'/f'{p.stem}.png' for _,(_, _, l) in rows for r in l[:1] if 'coreset' in r and (p := coreset_file(r, results))]
-    if art := next((p for p in pictures if p.exists()), None): out.append(f'<figure class="art"><img src="gallery/{art.name}" alt="images that {name} learned or chose" loading="lazy" style="width:30rem"></figure>')
-    if took := costs(name, results): out.append(f'A whole run takes {took} ([who wins](982_winners.ipynb)).')
-    out.append(f'{{.cited}}\n[{heading}]({stem}.ipynb) · `{m.make.__module__}` · `bpc distill digits --method {name} --ipc 1`')
-    return '\n\n'.join([o for o in out if o] + [arguments])
-
-def cards(made) -> str: # made: cards
-    return f"""# Methods
-
-{{.claim}}
-A card for each of {len(made)} methods: its idea, when to use it, its equation, what it reached, what it costs, where it is
-
-The tables have the students of a data set's recipe. Where today's recipe of a method was not measured, the last column says what differs from it. All other rows are in [all results](all_results.md).
-
-""" + '\n\n'.join(made) + '\n'

@@ -56,6 +56,104 @@ def test_every_citation_has_a_source_and_every_source_is_cited(citations):
     found = [(s, m[0], k) for s, text in texts for m, k in citations.found(text)]
     assert [f for f in found if not f[2]] == []
     assert {*citations.entries} == {k for *_, k in found}
+    assert [(s, u) for s, text in texts for u in unknown(citations, text)] == []
+
+NAMED = re.compile(r"(?<![\w-])([^\W\d_][\w’'-]*)( et al\.)?[,;]? ?\(?(?:\*[^*]+\*,? ?(?:[^\W\d_][\w&]*,? )?)?(?:\[|\b)((?:19|20)\d\d)\b") # an author, perhaps a title and a venue, a year
+NO_AUTHOR = {'In', 'Since'} # before a year
+def unknown(citations, text) -> list:
+    "What reads like a citation, or links to arXiv, and is no source"
+    known, eprints = [m.span() for m, _ in citations.found(text)], {e.fields.get('eprint') for e in citations.entries.values()}
+    named = [m for m in NAMED.finditer(text) if m[1][0].isupper() and (m[2] or re.search('[a-zß-ÿ]', m[1])) and m[1] not in NO_AUTHOR]
+    return [m[0] for m in named if not any(a < m.end() and m.start() < b for a, b in known)] + [n for n in re.findall(r'arxiv\.org/\w+/([\d.]+\d)', text) if n not in eprints]
+
+def test_a_citation_without_a_source_is_noticed(citations):
+    for text in ('As Nobody (2021) found', 'as in Nobody and Noone 2021', '(Nobody et al., 2021)', 'Nobody et al. ([2021](https://x.org))', 'Nobody, Noone and Áñez, *Some Title: a Part*, ICML 2021',
+                 'Nobody (*Some Title*, 2021)', "O'Nobody 1931", '[refuted](https://arxiv.org/abs/2999.12345)'): assert len(unknown(citations, text)) == 1, text
+    for text in 'Kim et al. (2022) judge', 'Zhao and Bilen, *Dataset Condensation with Distribution Matching*, WACV 2023', 'In 2022', '2022 images', 'of 2000 images', '[it](https://arxiv.org/abs/2303.11278)':
+        assert unknown(citations, text) == [], text
+
+
+# --- pages to look things up ---------------------------------------------------------------------------------------------------
+def line(of, method='cd', evaluator='students', runs=(.5, .6), **more): # of a grid
+    return dict(key=of, method=method, data='digits', ipc=1, config={}, net='mlp', evaluator=evaluator, protocol='quick', nll_mean=1.,
+                accuracy_runs=[*runs], seconds=dict(distill=30.)) | more
+
+def grouped(*lines): # as `measured` groups them
+    return {(r['data'], r['ipc'], r['method'], r['net'], r['evaluator'], r['protocol'], 'families/x'):[r] for r in lines}
+
+
+def test_the_reference_begins_with_what_most_work_needs(book):
+    cells = [new_markdown_cell('# All'), new_code_cell('#| default_exp all'),
+             new_code_cell("#| export\nfrom bpc_nb.early import Sample, sample\n\n_all_ = ['sample', 'Sample']")]
+    text = build.listing(build.Book(book.nbs | {'97_all': new_notebook(cells=cells)}))
+    first, rest = text.split('## Early')
+    rows = '## What most work needs', '| [`sample`](#api-00_early-sample) | Draw (Eq. 12) |', '[`Sample`]'
+    assert first.index(rows[0]) < first.index(rows[1]) < first.index(rows[2])
+    assert '[`sample`]' in rest and '## What' not in build.listing(book)
+
+
+def test_a_card_names_who_evaluated():
+    cards = build.cards
+    groups = grouped(line('a', 'kip', 'kernel'), line('b', 'kip', 'kernel', ipc=10), line('c', 'kip', 'ridge'),
+                     line('d', 'dm'), line('e', 'dm', 'ridge'))
+    rows = cards.usual_rows('kip', groups)
+    assert [(r.ipc, r.by, r.accuracy) for r in rows] == [(1, 'kernel, quick', '55.0 ± 7.1'), (10, 'kernel, quick', '55.0 ± 7.1')]
+    assert 'the evaluator `kernel`' in cards.figures('kip', rows, 'kernel')
+    rows = cards.usual_rows('dm', groups)
+    assert [r.by for r in rows] == ['quick'] and cards.figures('dm', rows, 'students').startswith('| data') # students first, without a word
+    assert '| 30 s |' in cards.figures('dm', rows, 'students')
+
+
+def test_a_card_of_a_method_that_no_grid_has():
+    "Its script's lines, or what is not known in words"
+    cards, results = build.cards, ROOT/'results'
+    from bpc_nb.core import registry
+    for name, (script, _) in cards.SCRIPTED.items():
+        rows = cards.scripted_rows(name, results)
+        assert name in registry() and rows and f'python results/{script}.py' in cards.figures(name, rows, '')
+        assert all(re.fullmatch(r'\d+\.\d( ± \d+\.\d)?', r.accuracy) for r in rows)
+    assert cards.scripted_rows('cd', results) == [] and cards.costs('x', [], results) == 'Its cost was not measured.'
+
+
+def test_a_variant_shows_the_equation_of_its_base():
+    cards = build.cards
+    from bpc_nb.core import registry
+    assert {*cards.LIKE, *cards.BEGINS, *(b for b, _ in cards.LIKE.values()), *cards.SCRIPTED, *cards.EXAMPLE} <= {*registry()}
+    of = {'dc': 'a = b', 'own': 'c'}
+    assert cards.equation('own', lambda n: of.get(n, '')) == '$$\nc\n$$' and cards.equation('x', lambda n: '') == ''
+    assert re.search(r'\(#method-dc\).*:\n\n\$\$\na = b\n', cards.equation('dsa', lambda n: of.get(n, '')))
+    nb = new_notebook(cells=[new_markdown_cell('$$x = 1 \\tag{3}$$ and $$\\Delta_k = 2$$')])
+    found = [cards.equation_of(n, nb, first) for n, first in (('sre2l', True), ('dwa', False), ('y', False))]
+    assert found == ['x = 1', '\\Delta_k = 2', '']
+
+
+def test_the_page_of_all_results_says_where_other_lines_are(tmp_path):
+    lookup = build.lookup
+    assert 'Lines of scripts' not in lookup.all_results(grouped(line('a')))
+    (tmp_path/'uses').mkdir(); (tmp_path/'uses'/'rank.jsonl').write_text('{"x": 1}\n{"x": 2}\n')
+    (tmp_path/'grid.jsonl').write_text('{"key": "a", "config": {}}\n')
+    (tmp_path/'README.md').write_text('| `rank`, `grid` | scripts | [ranking](../nbs/876_rank.ipynb), [audit](../nbs/878_audit.ipynb) |')
+    scripts = lookup.of_scripts(grouped(line('a')), tmp_path, {'878_audit': 'no word of it'})
+    assert scripts == [('uses/rank', 2, [('ranking', '876_rank')])]
+    assert '| `uses/rank` | 2 | [ranking](876_rank.ipynb) |' in lookup.all_results(grouped(line('a')), scripts)
+    files = {p.stem for p in (ROOT/'results').glob('**/*.jsonl')}
+    assert files <= {*lookup.readers(ROOT/'results', {})}
+
+
+def test_the_gallery_shows_ten_of_a_class(monkeypatch, tmp_path):
+    import torch
+    from PIL import Image
+
+    from bpc_nb import grid
+    from bpc_nb.core import Coreset
+    S = Coreset(torch.rand(24, 1, 4, 4), torch.arange(24)%2, classes=('a', 'b'))
+    S.save(tmp_path/'k.safetensors')
+    monkeypatch.setattr(grid, 'coreset_file', lambda r, results: tmp_path/'k.safetensors')
+    text = build.lookup.gallery(grouped(line('k', ipc=12, coreset='0'), line('none')), tmp_path, tmp_path)
+    few = Image.open(tmp_path/'gallery'/'k.png').size
+    build.lookup.picture(tmp_path/'ten.png', S._replace(x=S.x[:20], y=S.y[:20]))
+    assert few == Image.open(tmp_path/'ten.png').size and '12 images per class, the first ten of each' in text
+    assert 'images of 1 coreset,' in text and '1 row is not here' in text
 
 
 def test_a_signature_on_one_line():
@@ -115,6 +213,7 @@ def test_parts_hold_every_chapter():
     assert sorted(s for c in parts for s in c) == sorted(stems) and all(c == sorted(c) for c in parts)
     assert (ROOT/'nbs'/'sidebar.yml').read_text() == build.sidebar(stems), "the sidebar is not that of the chapters: run make export"
     assert yaml.safe_load((ROOT/'nbs'/'_quarto.yml').read_text())['metadata-files'] == ['nbdev.yml', 'sidebar.yml']
+    assert (ROOT/'_quarto.yml').read_text() == (ROOT/'nbs'/'_quarto.yml').read_text() # nbdev wants both
 
 
 LINK = re.compile(r'\]\(([\w-]+\.(?:ipynb|html))')
@@ -158,7 +257,7 @@ CHROMIUM = os.environ.get('CHROMIUM') or shutil.which('chromium') or shutil.whic
 
 @pytest.fixture(scope='module')
 def browser():
-    api = pytest.importorskip('playwright.sync_api', reason="no playwright: pip install -e '.[browser]'")
+    api = pytest.importorskip('playwright.sync_api', reason="no playwright: pip install -e '.[dev]'")
     if not CHROMIUM: pytest.skip("no chromium: apt-get install chromium, or name one in CHROMIUM")
     if not (HTML/'index.html').exists(): pytest.skip("no site: make docs")
     with api.sync_playwright() as pw:

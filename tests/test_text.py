@@ -7,6 +7,7 @@ from torch import Generator
 
 from bpc_nb.core import Coreset
 from bpc_nb.data import load, match
+from bpc_nb.explorer import tiles
 from bpc_nb.networks import network
 from bpc_nb.spaces import sentences_of
 
@@ -45,6 +46,13 @@ def test_words_and_vectors_come_from_the_training_sentences_alone(folder):
     assert sentences_of(Coreset(b.test.x[-1:], b.test.y[-1:], words=b.words, meta=b.meta))==['where is <rare> <rare> ?']
     t = [load('trec6', root=folder, seed=s).train.x for s in (0, 1)]
     assert not t[0].equal(t[1])
+
+
+def test_the_explorer_shows_sentences_as_words(folder):
+    b = load('trec6', root=folder)
+    shown = tiles(Coreset(b.test.x[:2], b.test.y[:2], classes=b.classes, words=b.words, meta=b.meta))
+    assert shown.startswith('<pre>') and '<img' not in shown
+    assert all(s in shown for s in sentences_of(Coreset(b.test.x[:2], b.test.y[:2], words=b.words, meta=b.meta)))
 
 
 def test_a_coreset_file_is_enough_to_read_its_sentences(folder, tmp_path):

@@ -144,7 +144,7 @@ def forgotten(task:Task, device:str|torch.device) -> Tensor: # (N,)
         theta = task.experts.read(i, e).to(device)
         return predict(task.net, theta, x, task.net.stats(theta, x)).argmax(1)==y
     count = lambda i: events(torch.stack([right(i, e) for e in range(task.experts.index['epochs']+1)]))
-    return sum(kept(lambda: count(i), task, 'forgotten', i) for i in task.experts.complete)
+    return torch.stack([kept(lambda: count(i), task, 'forgotten', i) for i in task.experts.complete]).sum(0)
 
 def by_score(score:Tensor, m:int, gen:Generator, most:bool) -> Tensor: # (n,) -> (m,)
     "The highest or lowest scores; equal ones in random order"
