@@ -409,9 +409,10 @@ def overview(data:Data) -> dict: # plain values
     "What a data set is, in a few lines"
     counts = {k: getattr(data, k).y.bincount(minlength=data.K).tolist() for k in ('train','held','test')}
     stat = {k: [round(v, 4) for v in getattr(data.transform, k).flatten().tolist()] for k in ('mean','std')}
-    table:dict = dict(columns=[f'{c.name} ({", ".join((c.kind, *c.values))})' for c in columns_of(data.meta, 0)]) if 'table' in data.meta else {}
-    if (text := data.meta.get('text')): table = dict(words=len(text['words']) - 2, cut=text['cut'], rare=text['rare'])
+    more:dict = {}
+    if 'table' in data.meta: more = dict(columns=[f'{c.name} ({", ".join((c.kind, *c.values))})' for c in columns_of(data.meta, 0)])
+    if (text := data.meta.get('text')): more = dict(words=len(text['words']) - 2, cut=text['cut'], rare=text['rare'])
     return dict(name=data.name, shape=list(data.shape), classes=list(data.classes),
-                **{space_of(data.shape).item+'s': {k: sum(v) for k,v in counts.items()}}, counts=counts, **table,
+                **{space_of(data.shape).item+'s': {k: sum(v) for k,v in counts.items()}}, counts=counts, **more,
                 **stat, **{k:v for k,v in data.meta.items() if k=='range'}, zca=data.transform.white is not None,
                 checksum=data.meta['checksum'])
