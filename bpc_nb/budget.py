@@ -167,25 +167,28 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu', gon
         p = plan(method, data, ipc, device, **options)
         n_, steps_, every, took = dealt_out(p, n, seconds, minutes, not n or 'experts' in of_any(method, ipc))
         look, needs[-1] = p['parts']['looks']/p['looks'], p['seconds']
-        if n_ >= n and steps_ >= steps: return Choice(*told(data, options, n_, steps_, every, took, minutes), look)
-    if needs[-1] < LATE*seconds: return Choice(*told(data, options, n, steps, steps, needs[-1], minutes), needs[-1]/10) # the clock ends it
+        if n_ >= n and steps_ >= steps: return Choice(*told(data, ipc, options, n_, steps_, every, took, minutes), look)
+    if needs[-1] < LATE*seconds: # the clock ends it
+        return Choice(*told(data, ipc, options, n, steps, steps, needs[-1], minutes), needs[-1]/10)
     size = 'x'.join(map(str, data.shape[1:]))
     raise ValueError(f"minutes: {minutes:g} are too few for {ipc*data.K} images of {size} pixels on this machine; "
                      f"--minutes {ceil(needs[-1]/LATE/60/(1-SLACK)) + 1} would do, or a smaller {'--ipc or '*(ipc > 1)}--size")
 
 # %% ../nbs/935_budget.ipynb #1b6fa26f
-def told(data:Data, options:dict, n:int, steps:int, every:int, seconds:float, minutes:float) -> tuple: # as `Choice`
+def told(data:Data, ipc:int, options:dict, n:int, steps:int, every:int, seconds:float, minutes:float) -> tuple: # as `Choice`
     "The options in full, and why"
     most = int(steps/(1 - SLACK)) # if nothing turned out slower
     options = options | dict(steps=most, every=every) | ({'experts':options['experts'] | dict(n=n)} if 'experts' in options else {})
     own = options_of(experts) | options.get('experts', {})
     apart = ceil(own['part']*len(data.train.y)/own['batch'])
-    why = [f"images  {'x'.join(map(str, data.shape[1:]))} pixels, {len(data.train.y):,} to learn from, {data.K} classes",
-           f"choice  by {(held := len(data.held.y)):,} validation images, so one of them is {1/held:.1%} of the accuracy",
+    size, N, M, held = 'x'.join(map(str, data.shape[1:])), len(data.train.y), ipc*data.K, len(data.held.y)
+    why = [f"images  {size} pixels (--size takes others), {N:,} to learn from, {data.K} classes",
+           *[f"few     {M} images are to stand for {N}: as many real ones may do as well, bpc evaluate --control says it"]*(4*M > N),
+           f"choice  by {held:,} validation images, so one of them is {1/held:.1%} of the accuracy",
            f"network {options['net']}, the widest of {', '.join(map(str, WIDTHS))} that fits into {minutes:g} minutes",
            *[f"experts {n}, each {own['epochs']} checkpoints of {apart} batches of {own['batch']}"]*('experts' in options),
            f"steps   {steps}, or {most} where time is left" + (f", with chains of {options['L']}" if 'L' in options else ''),
-           f"time    {seconds/60:.0f} of {minutes:g} minutes planned; the run ends when they are over"]
+           f"time    {seconds/60:.1f} of {minutes:g} minutes are planned for {steps} steps; the run ends when they are over"]
     return options, seconds, why
 
 # %% ../nbs/935_budget.ipynb #f6676da0

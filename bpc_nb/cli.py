@@ -8,14 +8,14 @@ __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR',
            'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch', 'Parser',
            'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle', 'place_of',
            'run_before', 'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in', 'next_to',
-           'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'no_table', 'bpc_evaluate',
-           'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search',
-           'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection',
-           'bpc_inspect', 'memory_data', 'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from',
-           'bpc_points', 'points_and_rows', 'bpc_near', 'said_of_rows', 'bpc_intervals', 'said_of', 'bpc_posterior',
-           'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command',
-           'remembering', 'of_model', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'recipes_of', 'parse',
-           'main']
+           'how_to_resume', 'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'no_table',
+           'beside_random', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data',
+           'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher', 'bpc_relabel',
+           'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data', 'remembered', 'bpc_remember', 'bpc_rank',
+           'bpc_audit', 'study_from', 'bpc_points', 'points_and_rows', 'bpc_near', 'said_of_rows', 'bpc_intervals',
+           'said_of', 'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion',
+           'learning', 'Command', 'remembering', 'of_model', 'take_word', 'parser', 'method_in', 'spoken', 'usage',
+           'recipes_of', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -307,6 +307,11 @@ def next_to(found:dict, out:Path) -> str: # found: from `left_in`
     return '\n'.join([f"validation accuracy {100*found['held_out']:.1f} % ({judge}) {at}", kept, shown,
                       f"next: bpc evaluate {kept}{by} --control", f"      bpc show {kept}", f"      bpc explore {out}"])
 
+def how_to_resume(out:Path) -> str:
+    "How the sentence after Ctrl-C goes on"
+    if (out/'checkpoint.safetensors').exists(): return ' with --resume, to go on from its last evaluation on the validation split'
+    return ' with --resume, to begin with the same choices'*(out/'config.json').exists()
+
 def watching(c:Choice, left:Callable, callback:Callable|bool) -> dict: # left: from `countdown`
     "What is asked after every step, and told after every look"
     return (dict(until=lambda: left(1.2*c.look + 5)) if c.seconds else {}) | (dict(callback=callback) if callback else {})
@@ -339,8 +344,7 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
             options = experts_in_time(method, data, ipc, options, lambda: left(half), device, not json)
         coreset = distill(method, data, ipc, out, seed, resume, device=device, progress=not json, **options, **watch)
     except KeyboardInterrupt:
-        how = ' with --resume, to go on from its last evaluation on the validation split'*(out/'config.json').exists()
-        raise KeyboardInterrupt(f"stopped; give the same command again{how} (run folder: {out})") from None
+        raise KeyboardInterrupt(f"stopped; give the same command again{how_to_resume(out)} (run folder: {out})") from None
     return left_in(out, coreset) if json else next_to(left_in(out, coreset), out)
 
 # %% ../nbs/970_cli.ipynb #3607b438
@@ -405,6 +409,13 @@ def no_table(file:str) -> None:
         raise ValueError(f"file: {file} is a table; `bpc distill {file} --label COLUMN`, with --model NAME for a regression, "
                          "makes a file of it that can be judged")
 
+# %% ../nbs/970_cli.ipynb #27e0bb8e
+def beside_random(r:dict, item:str, protocol:str|None) -> str: # r: from `evaluate`, with its control
+    "How many real examples the control has, and whether they do as well"
+    ahead, spread = r['accuracy_mean'] - r['accuracy_mean_random'], (r['accuracy_std']**2 + r['accuracy_std_random']**2)**.5
+    return (f"; {r['images_random']} random real {item}s" + f", protocol {protocol or 'quick'}"*(r.get('protocol')=='own steps')
+            + f"\nnot clearly better than random real {item}s: {100*ahead:+.1f} points, where runs differ by {100*spread:.1f}"*(ahead <= spread))
+
 # %% ../nbs/970_cli.ipynb #clievaltw2
 def bpc_evaluate(file:str, # a coreset, as `bpc distill` writes it
                  data:str=None, # where its data is, or what else to test on (default: as the coreset says)
@@ -434,7 +445,7 @@ def bpc_evaluate(file:str, # a coreset, as `bpc distill` writes it
     who = "students ({net}), protocol {protocol} ({epochs} epochs)" if r['evaluator']=='students' else f"runs of {r['evaluator']} ({{net}})"
     of = f"labels by {r['taught_by']} ({r['epochs']} epochs)" if 'taught_by' in r else label_words(r['labels'])
     how = ("{runs} " + who + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=of)
-    if control: how += f"; {r['images_random']} random real {item}s" + f", protocol {protocol or 'quick'}"*(r.get('protocol')=='own steps')
+    if control: how += beside_random(r, item, protocol)
     return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how
 
 # %% ../nbs/970_cli.ipynb #fc82b7f2
@@ -720,13 +731,14 @@ def memory_data(source:str, into:str, given:dict, # what was typed; loses the op
     if S is not None or not m.steps or {*DECISIVE} & {*given} or not without_recipe(method, source): return d, given
     return d, chosen(method, d, n, minutes, device).options | given
 
-def remembered(m:Memory, at:Path, old:bool=False) -> str: # memory, folder of its state, whether nothing was new
+def remembered(m:Memory, at:Path, old:bool, tests:int) -> str: # folder of its state, whether nothing was new, test examples
     "What a memory holds, in lines for people"
     last, n = {} if old else m.history[-1]['new'], m.coreset.y.bincount(minlength=len(m.classes)).tolist()
     rows = [(c, len(m.seen[c]), last.get(c, 0), k) for c,k in zip(m.classes, n)]
     size = m.coreset.x[0].numel()*len(m.coreset.x)
-    return '\n'.join([table(rows, ('class', 'seen', 'new', 'kept')),
-                      f"{len(m.coreset.x)} images by {m.method}, {size/1e3:.0f} kB as 8-bit images, after {len(m.history)} changes",
+    return '\n'.join([*['nothing new']*old, table(rows, ('class', 'seen', 'new', 'kept')),
+                      f'{tests} test examples of the data are not remembered',
+                      f"{len(m.coreset.x)} images by {m.method}, {size/1e3:.0f} kB as 8-bit images, additions so far: {len(m.history)}",
                       str(at/STATE), str(at/'coreset.png'),
                       f'next: train on what is new beside this: bpc_nb.memory.recall({str(at.parent)!r}).replay()'])
 
@@ -748,7 +760,7 @@ def bpc_remember(data:str, # a data set's name, a folder of class folders, a .pa
     try: m, at = remember(d, into, seed, refresh, device, not json, budget=budget, method=method, per_class=per_class, options=options)
     except KeyboardInterrupt: raise KeyboardInterrupt(f"stopped; the memory in {into} is as it was, and the same command goes on") from None
     old = len(m.history)==len(before.history)
-    if not json: return 'nothing new\n'*old + remembered(m, at, old)
+    if not json: return remembered(m, at, old, len(d.test.y))
     return dict(coreset=str(at/STATE), classes=[*m.classes], seen={k:len(v) for k,v in m.seen.items()}, history=[*m.history])
 
 # %% ../nbs/970_cli.ipynb #a1c0de05
@@ -769,7 +781,7 @@ def bpc_rank(file:str, # networks and their training (TOML)
     more = lambda r: ','.join(f'{k}={v}' for k,v in r.items() if k in TRAINING)
     shown = [(r['net'], more(r), f"{100*r['accuracy']:.1f}", f"{r['seconds']:.1f}", r.get('why', '')[:60]) for r in rows[:top]]
     return table(shown, ('network', 'training', 'held out, %', 'seconds', '')) + \
-        f"\n{len(rows)} candidates, {runs} trainings each on {len(S.x)} examples; an order, no promise: train the first few on all data"
+        f"\n{len(rows)} candidates, trainings of each on {len(S.x)} examples: {runs}; an order, no promise: train the first few on all data"
 
 # %% ../nbs/970_cli.ipynb #a1c0de06
 def bpc_audit(file:str, # a coreset, from wherever it comes
@@ -1197,7 +1209,7 @@ def parse(argv:list) -> tuple: # (function, its arguments, names of the command'
 NO_MEMORY = "take smaller images (size=), a narrower network or fewer students (runs=), or start fewer processes"
 
 def main(argv:list=None) -> int: # words of the command line; None: as typed
-    "Run one command: exit code 0, 2 for bad input, 1 for everything else"
+    "Run one command: exit code 0, 2 for bad input, 130 for a stop, 1 for everything else"
     argv, names, place = sys.argv[1:] if argv is None else list(argv), (), Place()
     def say(said, *_, **__):
         who = [f'rank {place.rank} of {place.world}:']*(place.world>1)
@@ -1213,7 +1225,7 @@ def main(argv:list=None) -> int: # words of the command line; None: as typed
             with within_memory(NO_MEMORY): found = f(**given)
             if place.rank==0: print(dumps(found) if isinstance(found, (dict, list)) else found, flush=True)
         return 0
-    except KeyboardInterrupt as e: return fail(e if str(e) else 'stopped', 1)
+    except KeyboardInterrupt as e: return fail(e if str(e) else 'stopped', 130)
     except BrokenPipeError: # whoever reads has enough, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

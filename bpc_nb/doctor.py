@@ -108,6 +108,6 @@ def bpc_doctor(json:bool=False, # print one JSON object
     f = machine_facts()
     bad = wrong(f)
     found = f | dict(wrong=bad)
-    if not bad: return found if json else machine_report(f) + '\nnothing is wrong'
+    if not bad: return found if json else machine_report(f) + '\nnothing is wrong; extras are optional'
     print(dumps(found) if json else machine_report(f))
     raise OSError('; '.join(bad))

@@ -170,7 +170,7 @@ def test_stopped_run_continues_bit_for_bit(bpc, whole, experts, tmp_path, sig):
     p.send_signal(sig)
     err = p.communicate(timeout=60)[1]
     if sig == signal.SIGINT:
-        assert p.returncode == 1 and err.startswith('bpc: stopped') and '--resume' in err and err.count('\n') == 1, err
+        assert p.returncode == 130 and err.startswith('bpc: stopped') and '--resume' in err and err.count('\n') == 1, err
     else: assert p.returncode == -signal.SIGKILL and err == ''
     assert not (out/'coreset.safetensors').exists()
     code, _, err = bpc(*words, '--resume')
