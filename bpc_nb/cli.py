@@ -414,7 +414,7 @@ def beside_random(r:dict, item:str, protocol:str|None) -> str: # r: from `evalua
     "How many real examples the control has, and whether they do as well"
     ahead, spread = r['accuracy_mean'] - r['accuracy_mean_random'], (r['accuracy_std']**2 + r['accuracy_std_random']**2)**.5
     return (f"; {r['images_random']} random real {item}s" + f", protocol {protocol or 'quick'}"*(r.get('protocol')=='own steps')
-            + f"\nnot clearly better than random real {item}s: {100*ahead:+.1f} points, where runs differ by {100*spread:.1f}"*(ahead <= spread))
+            + f"\nnot clearly better than random {item}s: {100*ahead:+.1f} points, where runs differ by {100*spread:.1f}"*(ahead <= spread))
 
 # %% ../nbs/970_cli.ipynb #clievaltw2
 def bpc_evaluate(file:str, # a coreset, as `bpc distill` writes it
