@@ -188,7 +188,7 @@ def told(data:Data, ipc:int, options:dict, n:int, steps:int, every:int, seconds:
            f"network {options['net']}, the widest of {', '.join(map(str, WIDTHS))} that fits into {minutes:g} minutes",
            *[f"experts {n}, each {own['epochs']} checkpoints of {apart} batches of {own['batch']}"]*('experts' in options),
            f"steps   {steps}, or {most} where time is left" + (f", with chains of {options['L']}" if 'L' in options else ''),
-           f"time    {seconds/60:.1f} of {minutes:g} minutes are planned for {steps} steps; the run ends when they are over"]
+           f"time    {seconds/60:.1f} of {minutes:g} minutes are planned, with {steps} steps; the run ends when they are over"]
     return options, seconds, why
 
 # %% ../nbs/935_budget.ipynb #f6676da0

@@ -63,7 +63,7 @@ def test_stopped_in_the_middle(bpc, file, tmp_path, monkeypatch):
         return distill(*a, **kw)
     monkeypatch.setattr(search, 'distill', stop)
     code, out, err = bpc('search', file(SPACE), '--device', 'cpu')
-    assert code == 1 and 'give the same command again' in err and len(trace(tmp_path)) == 1
+    assert code == 130 and 'give the same command again' in err and len(trace(tmp_path)) == 1
     assert bpc('search', file(SPACE), '--device', 'cpu')[0] == 0 and len(trace(tmp_path)) == 3 and len(calls) == 4
 
 
