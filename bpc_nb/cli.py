@@ -141,7 +141,8 @@ def meant(name:str, flags:Iterable) -> str: # what was typed, what could have be
     "One sentence, with the option that is spelt nearly so; a stray word is an option only if it is spelt as one"
     known = {s.lstrip('-').lower():s for s in flags}
     near = difflib.get_close_matches(name.lstrip('-').replace('_', '-').lower(), known, 1, .6 if name.startswith('-') else 1)
-    return f"unknown option {name!r}, did you mean {known[near[0]]!r}?" if near else f"unexpected {name!r}; --help lists what can be said"
+    return f"unknown option {name!r}, did you mean {known[near[0]]!r}?" if near else \
+        f"{'unknown option' if name.startswith('-') else 'unexpected'} {name!r}; --help lists what can be said"
 
 # %% ../nbs/970_cli.ipynb #fbf8f918
 class Switch(argparse.BooleanOptionalAction):
@@ -804,7 +805,7 @@ def bpc_audit(file:str, # a coreset, from wherever it comes
     if json: return found
     rows = [('red' if a['red'] else '', a['part'], a['what'], as_number(a['value']), as_number(a['control'])) for a in found['answers']]
     said = (f"{len(found['red'])} of {len(rows)} answers are red: no better than random real images, or past a limit\n"
-            f"accuracy is that of the students' mean probabilities, --runs {found['runs']}\n{out}")
+            f"accuracy is that of the students' mean probabilities, --runs {found['runs']}\n{ABBREVIATIONS}\n{out}")
     return table(rows, ('', 'part', 'question', 'coreset', 'control')) + '\n' + said
 
 # %% ../nbs/970_cli.ipynb #cli-points-1

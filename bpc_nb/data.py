@@ -414,5 +414,5 @@ def overview(data:Data) -> dict: # plain values
     if (text := data.meta.get('text')): more = dict(words=len(text['words']) - 2, cut=text['cut'], rare=text['rare'])
     return dict(name=data.name, shape=list(data.shape), classes=list(data.classes),
                 **{space_of(data.shape).item+'s': {k: sum(v) for k,v in counts.items()}}, counts=counts, **more,
-                **stat, **{k:v for k,v in data.meta.items() if k=='range'}, zca=data.transform.white is not None,
+                **stat, **{k:v for k,v in data.meta.items() if k=='range' or k=='skipped' and v}, zca=data.transform.white is not None,
                 checksum=data.meta['checksum'])

@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from .core import cache_folder, choose, write_atomic
+from .progress import bar
 from .ranks import once
 
 # %% ../nbs/100_images.ipynb #10882d5d
@@ -103,7 +104,9 @@ def decode(blobs:Sequence, # paths, or bytes of encoded images
     hw = next((hw for b in blobs if isinstance(hw := one(b, lambda im: im.size[::-1]), tuple)), (0,0)) # of the first that can be read
     if size is None and hw[0]*hw[1]>LARGE:
         raise ValueError(f"size: the first image has {hw[0]}x{hw[1]} pixels, too many to learn; pass size=, for example size=64")
-    with ThreadPoolExecutor() as pool: xs = list(pool.map(one, blobs))
+    xs = []
+    with ThreadPoolExecutor() as pool, bar(len(blobs), 'read', 'image', delay=2) as b:
+        for x in pool.map(one, blobs): xs.append(x); b.update()
     bad = [(n,x) for n,x in zip(names, xs) if isinstance(x, Exception)]
     if bad and not skip_bad:
         more = f" and {len(bad)-1} more" if len(bad)>1 else ''

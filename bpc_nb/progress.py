@@ -40,12 +40,13 @@ def bar(total:int, # steps of the task
         initial:int=0, # steps that were done before
         show:bool=True, # False: a bar that is not seen
         every:float=60., # seconds between lines of a log
+        delay:float=0., # seconds before anything is seen elsewhere
        ) -> tqdm: # with `update(n)` and `set_postfix(dict, refresh=False)`
     "The progress of a long task"
     own, at = dict(total=total, desc=desc, unit=' '+unit, initial=initial), where() if show and rank()==0 else 'nowhere'
-    if at=='notebook': return widget(**own, leave=False)
+    if at=='notebook': return widget(**own, leave=False, delay=delay)
     if at=='log': return tqdm(**own, file=Lines(sys.stderr), bar_format=LINE, miniters=1, mininterval=every, delay=every)
-    return tqdm(**own, disable=at=='nowhere', dynamic_ncols=True)
+    return tqdm(**own, disable=at=='nowhere', dynamic_ncols=True, delay=delay)
 
 # %% ../nbs/040_progress.ipynb #e4d51784
 def board(folder:str|Path, # gets the event files

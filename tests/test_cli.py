@@ -154,7 +154,7 @@ def test_every_option_reaches_its_function(monkeypatch):
 
 
 @pytest.mark.parametrize('words, said', [('--step 5', "unknown option '--step', did you mean '--steps'?"), ('steps 5', "unknown option 'steps', did you mean '--steps'?"),
-    ('-steps 5', "did you mean '--steps'?"), ('--l 5', "did you mean '--L'?"), ('more', "unexpected 'more'; --help lists what can be said"), ('--zzz', "unexpected '--zzz'; --help lists")])
+    ('-steps 5', "did you mean '--steps'?"), ('--l 5', "did you mean '--L'?"), ('more', "unexpected 'more'; --help lists what can be said"), ('--zzz', "unknown option '--zzz'; --help lists")])
 def test_a_word_that_means_nothing(refused, words, said): refused('distill', 'digits', *words.split(), parts=said)
 
 

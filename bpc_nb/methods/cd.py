@@ -83,7 +83,7 @@ RECIPES = { # chosen on held-out images
                            alpha=.08,                # half the steps of the default at twice the size: the same length in half the time
                            experts=dict(n=10)),
     ('digits', 1): dict(steps=400, lr=10., alpha=.2, T=5, k_max=10, width=.6),
-    ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5),
+    ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5, start='k-center'),
     ('mnist', None): dict(average=.98, every=200, select_runs=2, select_protocol='dc',
                           experts=dict(n=30, epochs=3, part=.1, batch=128)),
     ('mnist', 1): dict(steps=800, lr=100., alpha=.06, T=2, k_max=2),
@@ -95,7 +95,10 @@ RECIPES = { # chosen on held-out images
     ('cifar10', 10): dict(steps=250, every=50, select_runs=1, lr=20., alpha=.2, L=36, T=6, k_max=1, start='herding',
                           experts=dict(n=8, epochs=6, part=.25, batch=128)),
 }
-BEFORE = {('digits', 1): dict(steps=600, lr=1., alpha=.08, T=5, k_max=10, width=0.)} # without noise: of ablations and variants
+BEFORE = { # of ablations and variants: without noise, from random real images
+    ('digits', 1): dict(steps=600, lr=1., alpha=.08, T=5, k_max=10, width=0.),
+    ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5, start='real'),
+}
 POSITIVE = { # those of the control that have had a search of their own
     ('digits', 1): dict(steps=400, lr=10., T=10, k_max=10, width=0.),
     ('cifar10', 1): dict(steps=300, lr=80., T=1, k_max=1, width=.3),
