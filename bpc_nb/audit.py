@@ -328,8 +328,8 @@ def neighbours(S:Coreset, data:Data, which:list, most:int=30) -> str: # which: t
     return ''.join(f'<figure><img src="{u}"><img src="{v}">{escape(n)}</figure>' for u,v,n in list(zip(a, b, names))[:most])
 
 # %% ../nbs/878_audit.ipynb #3d63a602
-ABBREVIATIONS = ('NLL: negative log likelihood. ECE: expected calibration error. AUC: area under the ROC curve, .5 is chance. HLR, IOR, LRS, ARS: '
-         'hard-label recovery, improvement over random, label- and augmentation-robust score of DD-Ranking.')
+ABBREVIATIONS = ('NLL: negative log likelihood. ECE: expected calibration error. AUC: area under the ROC curve, .5 is chance. '
+                 'DD-Ranking: HLR, hard-label recovery; IOR, improvement over random; LRS and ARS, label- and augmentation-robust score.')
 
 def page(found:dict, # from `audited`
          S:Coreset, data:Data, title:str='coreset') -> str: # HTML
