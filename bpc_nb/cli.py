@@ -1021,7 +1021,7 @@ def bpc_demo(out:str=None, # the run's folder (default: runs/demo, made anew eac
     if json: return r
     rows = [('10 random real images', mean_percent(r, '_random')), ('10 learned images (BPC-CD)', mean_percent(r)),
             ('   the same as 8-bit images', mean_percent(r, '_8bit')),
-            (f'all {len(data.train.y)} real images (experts)', f"{100*r['accuracy_mean_real']:.1f}")]
+            (f'all {len(data.train.y)} real images (experts, {b.index["epochs"]} epochs)', f"{100*r['accuracy_mean_real']:.1f}")]
     how = "{runs} students each ({net}), {n_test} test images, {seconds:.0f} s in all\n{png}\n{coreset}".format(**r)
     return table(rows, ('trained on', 'test accuracy, %')) + '\n' + how
 
