@@ -89,7 +89,8 @@ if __name__=='__main__':
             for method in methods:
                 have = {r['energy'] for r in lines() if (r['method'], r.get('ipc'), r.get('seed'))==(method, ipc, seed)}
                 if have >= energies(1, 1).keys(): continue
-                S, began = distill(method, data, ipc, seed=seed, net=NET, progress=False), time.process_time()
+                begin = dict(start='real') if method in ('cd','positive-only') else {} # as all others do; a recipe may begin at chosen images
+                S, began = distill(method, data, ipc, seed=seed, net=NET, progress=False, **begin), time.process_time()
                 accuracy = evaluate(S, data, 5, protocol='dc', net=net, eight_bit=False)['accuracy_mean']
                 seen = examples_of(S, 'cpu')
                 what = dict(method=method, ipc=ipc, seed=seed, images=len(S.x), accuracy=accuracy)
