@@ -775,7 +775,7 @@ def bpc_rank(file:str, # networks and their training (TOML)
              json:bool=False, # print one JSON object
              **given:Any) -> dict|str:
     "Rank networks by training them on a coreset and testing on validation images"
-    if on is None: raise ValueError("on: networks are trained on a coreset; name its file with --on")
+    if on is None: raise ValueError("on: networks are trained on a coreset; name its file, as in bpc rank FILE --on coreset.safetensors")
     some, S = networks_of(file), Coreset.load(on)
     rows = in_order_of_score(S, d := data_of(S, data, given), some, protocol, runs, seed=seed, progress=not json)
     if json: return dict(coreset=str(on), data=d.name, protocol=protocol, held_out=len(d.held.y), rows=rows)
