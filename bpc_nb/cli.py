@@ -29,7 +29,7 @@ from torch import Tensor
 
 # %% ../nbs/970_cli.ipynb #b0d9e702
 from . import __version__
-from .audit import as_number, audited, page
+from .audit import ABBREVIATIONS, as_number, audited, page
 from .benchmark import bench
 from .budget import Choice, chosen, countdown, experts_in_time, pictures, sound_minutes
 from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, stream, within_memory, write_atomic
