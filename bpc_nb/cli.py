@@ -739,7 +739,8 @@ def remembered(m:Memory, at:Path, old:bool, tests:int) -> str: # folder of its s
     size = m.coreset.x[0].numel()*len(m.coreset.x)
     return '\n'.join([*['nothing new']*old, table(rows, ('class', 'seen', 'new', 'kept')),
                       f'{tests} test examples of the data are not remembered',
-                      f"{len(m.coreset.x)} images by {m.method}, {size/1e3:.0f} kB as 8-bit images, additions so far: {len(m.history)}",
+                      f"{len(m.coreset.x)} images by {m.coreset.meta['method']}, {size/1e3:.0f} kB as 8-bit images, "
+                      f'additions so far: {len(m.history)}',
                       str(at/STATE), str(at/'coreset.png'),
                       f'next: train on what is new beside this: bpc_nb.memory.recall({str(at.parent)!r}).replay()'])
 
@@ -749,7 +750,7 @@ def bpc_remember(data:str, # a data set's name, a folder of class folders, a .pa
                  per_class:int=None, # images of each class (default: as before, at first 10)
                  budget:int=None, # images in all, shared by the classes, instead
                  method:str=None, # who chooses or learns them (default: as before, at first herding)
-                 refresh:bool=False, # learn the images of old classes again, from themselves
+                 refresh:bool=False, # where something is new: learn the images of old classes again, from themselves
                  minutes:float=15, # for a method that learns, where nothing has a recipe
                  seed:int=0, # of choice and learning
                  device:str='auto', # cpu, cuda or auto

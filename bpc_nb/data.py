@@ -6,7 +6,7 @@
 __all__ = ['ZCA_LIMIT', 'Split', 'Data', 'draw', 'of_table', 'by_class', 'pairs', 'weights_by_class', 'deal', 'hold', 'apart',
            'float_batches', 'normaliser', 'whitening', 'fit', 'apply', 'standardiser', 'read_rows', 'of_images',
            'parts_of', 'share_of_rare', 'load_text', 'origin', 'limits', 'recipe_of', 'noted', 'parted', 'load', 'same',
-           'match', 'same_table', 'listed', 'refit', 'in_words_of', 'overview']
+           'match', 'sources', 'same_table', 'listed', 'refit', 'in_words_of', 'overview']
 
 # %% ../nbs/110_data.ipynb #a2fa17d6
 import hashlib, os, warnings
@@ -349,7 +349,8 @@ def match(data:Data, # what a coreset is to be used with
     data = in_words_of(data, coreset)
     if (shape := tuple(coreset.x.shape[1:])) != data.shape:
         both = len(shape)==len(data.shape)
-        size = (f"load the data with size={shape[1:]}, or" if both and len(shape)==3 else
+        size = ("load pictures in as many colours, or" if both and len(shape)==3 and shape[1:]==data.shape[1:] else
+                f"load the data with size={shape[1:]}, or" if both and len(shape)==3 else
                 f"load the data with length={shape[0]}, or" if both and len(shape)==2 else "take")
         raise ValueError(f"coreset: its {space_of(shape).item}s are {shape}, "
                          f"the {space_of(data.shape).item}s of {data.name} are {data.shape}; {size} another coreset")
@@ -359,7 +360,7 @@ def match(data:Data, # what a coreset is to be used with
     K = coreset.y.shape[1] if coreset.y.ndim==2 else int(coreset.y.max())+1
     if K>data.K or coreset.y.ndim==2 and K<data.K: raise ValueError(f"coreset: its labels are of {K} classes, {data.name} has {data.K}")
     made, own = coreset.meta.get('recipe') or {}, data.meta['recipe']
-    if coreset.meta.get('checksum')==data.meta['checksum'] and any(made.get(k)!=own.get(k) for k in ('fold','folds','seed','held_out')):
+    if data.meta['checksum'] in sources(coreset.meta) and any(made.get(k)!=own.get(k) for k in ('fold','folds','seed','held_out')):
         warnings.warn("the coreset was made from another split of these data: it may have seen these test images")
     t = coreset.transform.to('cpu') if coreset.kept is None else refit(data, coreset)
     if same(t, data.transform): return data
@@ -367,6 +368,10 @@ def match(data:Data, # what a coreset is to be used with
     return data._replace(train=move(data.train), held=move(data.held), test=move(data.test), transform=t)
 
 # %% ../nbs/110_data.ipynb #657efdbb
+def sources(meta:dict) -> set: # of a coreset
+    "Checksums of the data that it was made from: a memory's history has one for each addition"
+    return {meta.get('checksum'), *(h.get('checksum') for h in meta.get('history', ()))} - {None}
+
 def same_table(data:Data, coreset:Coreset) -> None:
     "One sentence for the first column in which two tables differ"
     if not ('table' in data.meta and 'table' in coreset.meta): return # the shapes decide

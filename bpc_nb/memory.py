@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STATE', 'PRINTS', 'ADDING', 'USUAL', 'CHEAP', 'fingerprints', 'unseen', 'not_renamed', 'by_name', 'only', 'Memory',
            'places', 'replayed', 'fill', 'pool', 'mixed_in', 'in_space', 'put_together', 'for_memory', 'asked_of',
-           'reset', 'added', 'states', 'read_prints', 'commit', 'recall', 'remember']
+           'makers', 'reset', 'added', 'states', 'read_prints', 'commit', 'recall', 'remember']
 
 # %% ../nbs/870_memory.ipynb #4fb54e94
 import hashlib, os, shutil, tempfile, time
@@ -165,24 +165,28 @@ def for_memory(S:Coreset) -> Coreset:
 
 def asked_of(m:Memory) -> dict: return dict(budget=m.budget, per_class=m.per_class, method=m.method, options=m.options)
 
+def makers(history:tuple) -> str: return ' + '.join(dict.fromkeys(h['method'] for h in history if h['new'])) # of what is in memory
+
 def reset(m:Memory, n:int) -> Memory: # n: places of a class
     "The memory when nothing is new: the same one, or with other options and, if places are fewer, the first images of each class"
     S = m.coreset
     if S.meta['memory']==asked_of(m): return m
     i = torch.cat([(S.y==k).nonzero().squeeze(1)[:n] for k in range(len(S.classes))])
     history = (*m.history, dict(new={}, places=n, method=m.method, time=time.strftime('%Y-%m-%dT%H:%M:%S')))
-    meta = S.meta | dict(ipc=n, memory=asked_of(m), history=[*history])
+    meta = S.meta | dict(ipc=int(S.y[i].bincount().max()), memory=asked_of(m), history=[*history])
     return m._replace(coreset=S._replace(x=S.x[i], y=S.y[i], meta=meta), history=history)
 
 # %% ../nbs/870_memory.ipynb #dd60328c
 def added(m:Memory, data:Data, seed:int=0, # of choice and learning
           out:str|Path=None, # folder of the method's run, so that it can go on; None: a temporary one
-          refresh:bool=False, # learn the images of old classes without news again, from themselves
+          refresh:bool=False, # where something is new: learn the images of old classes without news again, from themselves
           **how:Any) -> Memory: # how: `device`, `progress`
     "A memory with more in it; the same one if nothing is new"
     data, start = in_space(m, data), time.time()
     new = unseen(data, m.seen)
     if not new: return reset(m, places(m, len(m.classes))) if m.coreset else m
+    if odd := [k for k in new if len(k.splitlines())!=1 or '\t' in k]:
+        raise ValueError(f"data: the class name {odd[0]!r} has a tab or a line break, and a memory writes a line for each class; rename it")
     if len({*m.classes, *new}) < 2: raise ValueError(f"data: all images are of one class, {[*new][0]!r}; begin with two classes or more")
     n = places(m, len({*m.classes, *new}))
     fresh = pool(m.coreset, data, new, n)
@@ -192,7 +196,7 @@ def added(m:Memory, data:Data, seed:int=0, # of choice and learning
                 seconds=round(time.time() - start, 1), time=time.strftime('%Y-%m-%dT%H:%M:%S'))
     history = (*m.history, note)
     S = put_together(m, S, new, n, seed, refresh)
-    S = S._replace(meta=S.meta | dict(method=m.method, ipc=n, memory=asked_of(m), history=[*history]))
+    S = S._replace(meta=S.meta | dict(method=makers(history), ipc=n, memory=asked_of(m), history=[*history]))
     seen = m.seen | {k:m.seen.get(k, frozenset()) | {*p} for k,(p,_) in new.items()}
     return m._replace(coreset=S, seen=seen, history=history)
 

@@ -78,6 +78,32 @@ def test_a_kill_at_any_moment_leaves_the_state_before_or_after(pictures, tmp_pat
     assert code==0 and recall(into).classes==('0', '1', '2'), err
     assert sorted(p.name for p in into.iterdir())==['0001', '0002'] # nothing is left of what was killed
 
+@pytest.mark.skipif(not hasattr(signal, 'SIGKILL'), reason='processes are killed by a signal')
+def test_a_kill_while_it_learns_loses_nothing_and_a_second_process_is_refused(pictures, tmp_path, capsys):
+    into = tmp_path/'m'
+    bpc(pictures/'first', '--into', into, '--per-class', 3, capsys=capsys)
+    learn = [str(pictures/'more'), '--into', str(into), '--method', 'dm', '--every', '5', *FAST]
+    p = subprocess.Popen([sys.executable, '-m', 'bpc_nb.cli', 'remember', *learn, '--steps', '100000'], stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL, env=os.environ | dict(OMP_NUM_THREADS='1'))
+    try:
+        end = time.monotonic() + 120
+        while not (at := [*into.glob('.adding/*/checkpoint.safetensors')]) and time.monotonic() < end: time.sleep(.05)
+        code, _, err = bpc(pictures/'more', '--into', into, capsys=capsys) # while the other one learns
+        assert code==2 and 'another process is adding to' in err and err.count('\n')==1, err
+    finally: p.kill(); p.wait()
+    assert at and recall(into).classes==('0', '1') and len(states(into))==1 # the state before
+    code, _, err = bpc(*learn[:-len(FAST)], '--steps', '30', capsys=capsys)
+    assert code==0 and recall(into).classes==('0', '1', '2') and recall(into).coreset.meta['method']=='herding + dm', err
+    assert sorted(p.name for p in into.iterdir())==['0001', '0002']
+
+def test_pictures_of_another_colour_are_one_sentence(pictures, tmp_path, capsys):
+    bpc(pictures/'first', '--into', tmp_path/'m', '--per-class', 3, capsys=capsys)
+    for k in '23':
+        (tmp_path/'red'/k).mkdir(parents=True)
+        for i in range(6): image(torch.rand(3, 8, 8)).save(tmp_path/'red'/k/f'{i}.png')
+    code, _, err = bpc(tmp_path/'red', '--into', tmp_path/'m', capsys=capsys)
+    assert code==2 and 'its images are (1, 8, 8)' in err and 'as many colours' in err and len(states(tmp_path/'m'))==1
+
 def test_an_audit_of_a_foreign_file_is_one_sentence(tmp_path, capsys):
     (tmp_path/'a.safetensors').write_bytes(b'not a coreset')
     assert main(['audit', str(tmp_path/'a.safetensors')])==2

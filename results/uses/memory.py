@@ -34,7 +34,7 @@ SETTINGS = dict( # network, images of a class, students' protocol, options of th
         mnemonics=dict(T=2, steps=150, every=75, experts=dict(n=1, epochs=2, batch=128)) | FEW,
         frepo=dict(steps=300, every=150, real=256, pool=0, average=.99) | FEW,
         dm=dict(steps=500, every=500, real=64) | FEW)) for name in ('mnist','cifar10')})
-CHOSEN = {'random':{}, 'herding':dict(features='pixels'), 'k-center':dict(features='pixels')}
+CHOSEN = {'random':{}, 'herding':dict(features='pixels'), 'k-center':dict(features='pixels'), 'k-means':{}}
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 
