@@ -101,7 +101,7 @@ def held_in_file(S:Coreset, j:Judge) -> list:
     size = Answer('file', 'bytes', S.x.numel()*(1 if S.x.ndim==4 else 4) + labels, None, False, says)
     if not space_of(S.x).eight_bit: return [size]
     (x, y), p = j.data.test, S.pixels()
-    out, eight = ((p < 0)|(p > 1)).float().mean().item(), S.quantised()
+    out, eight = ((p - .5).abs() > .5 + 1/510).float().mean().item(), S.quantised() # half a level of 8 bits is rounding
     lost = accuracy(j.probs(S, x).mean(0), y) - accuracy(j.probs(eight, x).mean(0), y)
     return [size, Answer('file', 'pixel values out of range', out, None, out > OUTSIDE, 'an 8-bit file cuts them off'),
             Answer('file', 'accuracy lost by 8 bits', lost, None, lost > LOSS, f'red above {LOSS:g}')]

@@ -495,7 +495,7 @@ def bpc_show(file:str, # a coreset
     space, p = space_of(s.x), s.pixels()
     space.save(s, to := Path(out or Path(file).with_suffix(space.suffix)))
     # share of pixel values that no display can show
-    outside = dict(outside=round(((p<0)|(p>1)).float().mean().item(), 4)) if space.eight_bit else {}
+    outside = dict(outside=round(((p - .5).abs() > .5 + 1/510).float().mean().item(), 4)) if space.eight_bit else {} # but for rounding
     about = {k:v for k,v in s.meta.items() if k in ABOUT}
     found = dict(**{space.item+'s': list(s.x.shape)}, classes=list(s.classes), **(use_of(s) if json else use_in_words(s)),
                  **outside, **about, **{space.suffix[1:]: str(to)})
