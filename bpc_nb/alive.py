@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from torch.func import vmap
 
 from .core import stream
-from .models import Model, Rows, laplace_of, potential
+from .models import Model, Rows, laplace_of
 from .points import learned_points, psvi_loss, some_rows, total_of, white
 from .samplers.hmc import hmc
 from .truth import whitened
@@ -32,8 +32,8 @@ def coreset_mcmc(m:Model, rows:Rows, M:int, # points
     for i in range(steps):
         for g in opt.param_groups: g['lr'] = lr*.01**max(0, (i/steps - .3)/.7)
         now = S._replace(w=S.w*r.detach())
-        U, back = whitened(potential(m, now, sd), q)
-        alg = hmc(U, .4, 4, jitter=.2)
+        at, back = whitened(m, now, q, sd)
+        alg = hmc(at, .4, 4, jitter=.2)
         z = alg.step(alg.init(z), gen).theta
         opt.zero_grad(); psvi_loss(m, S._replace(w=S.w*r), rows, back(z), batch, gen).backward(); opt.step()
         with torch.no_grad(): r.clamp_(min=0)

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from torch.func import vmap
 
 from .core import stream
-from .models import Model, Rows, laplace_of, potential
+from .models import Model, Rows, laplace_of
 from .samplers.hmc import hmc
 from .toy import Gaussian, kl
 from .truth import whitened
@@ -50,9 +50,9 @@ def white(z:Tensor) -> Tensor: # (K,P)
 
 def moved_on(m:Model, rows:Rows, q:Gaussian, z:Tensor, sd:float, flights:int, gen:Generator) -> Tensor: # z: (K,P), standard normal
     "Draws of a posterior: Laplace's, moved by flights over the true energy"
-    U, back = whitened(potential(m, rows, sd), q)
+    at, back = whitened(m, rows, q, sd)
     if not flights: return back(z)
-    alg = hmc(U, .4, 4, jitter=.2)
+    alg = hmc(at, .4, 4, jitter=.2)
     state = alg.init(z)
     for _ in range(flights): state = alg.step(state, gen)
     return back(state.theta)
