@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from .core import stream
-from .models import Model, Rows, laplace_of, potential, recorded, separated
+from .models import Model, Rows, laplace_of, potential, separated, traced
 from .samplers.chains import Chains, sample
 from .samplers.hmc import Field, adapt, hmc
 from .toy import Gaussian
@@ -53,13 +53,14 @@ def slopes(m:Model, sd:float, chunk:int|None) -> Callable: # as in `field`; `(z 
     def both(z, mean, L, *rows):
         U = potential(m, Rows(*rows), sd)
         return vmap(grad_and_value(lambda z: U(mean + L@z)), chunk_size=chunk)(z)
-    return recorded(both)
+    return traced(both)
 
 def whitened(m:Model, rows:Rows, q:Gaussian, sd:float=1., chunk:int|None=None) -> tuple: # q: whose coordinates are taken
     "The posterior's field over z (R,P), and the way back to theta"
     L, each = torch.linalg.cholesky(q.cov), [t for t in rows if t is not None]
     return Field(lambda z: slopes(m, sd, chunk)(z, q.mean, L, *each)), lambda z: q.mean + z@L.T
 
+# %% ../nbs/842_truth.ipynb #f70072a7
 def long_chains(m:Model, rows:Rows, sd:float=1., # deviation of the prior
                 chains:int=4, draws:int=1000, burn:int=300, # of each chain; steps before them
                 steps:int=4, # gradients between draws

@@ -82,7 +82,7 @@ RECIPES = { # chosen on held-out images
                            L=10,
                            alpha=.08,                # half the steps of the default at twice the size: the same length in half the time
                            experts=dict(n=10)),
-    ('digits', 1): dict(steps=400, lr=10., alpha=.2, T=5, k_max=10, width=.6),
+    ('digits', 1): dict(steps=400, lr=10., alpha=.2, L=20, T=5, k_max=10, width=.6, pixels='8bit'),
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5, start='k-center'),
     ('mnist', None): dict(average=.98, every=200, select_runs=2, select_protocol='dc',
                           experts=dict(n=30, epochs=3, part=.1, batch=128)),
@@ -95,8 +95,8 @@ RECIPES = { # chosen on held-out images
     ('cifar10', 10): dict(steps=250, every=50, select_runs=1, lr=20., alpha=.2, L=36, T=6, k_max=1, start='herding',
                           experts=dict(n=8, epochs=6, part=.25, batch=128)),
 }
-BEFORE = { # of ablations and variants: without noise, from random real images
-    ('digits', 1): dict(steps=600, lr=1., alpha=.08, T=5, k_max=10, width=0.),
+BEFORE = { # of ablations and variants: without noise, with free pixels, from random real images
+    ('digits', 1): dict(steps=600, lr=1., alpha=.08, L=10, T=5, k_max=10, width=0., pixels='free'),
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5, start='real'),
 }
 POSITIVE = { # those of the control that have had a search of their own
