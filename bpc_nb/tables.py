@@ -10,7 +10,6 @@ __all__ = ['DASH', 'OF', 'WITH_CONTROLS', 'PLAIN', 'HEAD', 'FRONT', 'AS', 'NETS'
 
 # %% ../nbs/960_tables.ipynb #2d73170f
 import csv, json
-from functools import cache
 from pathlib import Path
 from statistics import mode
 from typing import Any, Callable, Collection, Iterable, Sequence
@@ -83,7 +82,6 @@ def students_of(rows:list) -> str:
 OF, WITH_CONTROLS = dict(digits='digits', MNIST='mnist', CIFAR10='cifar10'), ('CD','L=0','positive-only')
 PLAIN = dict(decode='identity', pixels='free', labels='hard') # another kind of coreset stands in a row of its own, which says so
 
-@cache
 def of_recipe(data:str, ipc:int) -> dict: # name of a data set
     "The kind that the recipe of contrastive divergence asks for"
     config = configure(DEFAULT, data, ipc)
