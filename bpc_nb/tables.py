@@ -105,7 +105,8 @@ def grouped(rows:list) -> list: # of {label: lines}, one for each data set, ipc,
     for r in (r for r in rows if label(r) in WITH_CONTROLS):
         place = groups.setdefault((r['data'], r['ipc'], r['protocol'], marks(r)), {}).setdefault(r['config'].get('start', 'real'), {})
         place.setdefault(label(r), {}).setdefault(options(r), []).append(r)
-    held = lambda lines: (len(lines), sum(r['held_out'] for r in lines)/len(lines))
+    def held(lines): # all folds count, and of seeds two
+        return len(lines) if lines[0].get('fold') is not None else min(len(lines), 2), sum(r['held_out'] for r in lines)/len(lines)
     rank = lambda g: (sum(k in g for k in ('L=0','positive-only')), *held(g['CD']))
     first = lambda at: (([*OF.values()] + [at[0].split()[0]]).index(at[0].split()[0]), *at)
     def of(at): return [{k:max(some.values(), key=held) for k,some in place.items()} for place in groups[at].values() if 'CD' in place]
@@ -242,8 +243,14 @@ def table3(data='cifar10', ipc=10, results=RESULTS) -> tuple: # (head, rows)
         {r['network']:r for r in printed('bpc_cd_table3_cross_architecture', results, method='ours')}
     def images(r): return r.get('coreset') or ((at := coreset_file(r, results)) and file_digest(at)) # which coreset it was
     moved = [r for r in lines if r['net']!=r.get('made_with', r['net'])] or lines
-    protocol = mode(r['protocol'] for r in moved) if moved else None # one for all rows, and the same coresets
+    protocol = mode(r['protocol'] for r in moved) if moved else None # one for all rows, and the same coresets:
     asked = {images(r) for r in moved if r['protocol']==protocol}
+    made = {i:r for r in lines if 'config' in r and (i := images(r)) in asked} # those of one recipe
+    if made:
+        recipes = {i:spelled(r['config'], r['data']) for i,r in made.items()}
+        nets = lambda i: {r['net'] for r in moved if recipes.get(images(r))==recipes[i]}
+        best = recipes[max(made, key=lambda i: (len(nets(i)), made[i]['held_out']))] # most networks, then the best on validation images
+        asked = {i for i in made if recipes[i]==best}
     def row(name, net):
         some = [r for r in lines if (r['net'].split(':')[0], r['protocol'])==(net, protocol) and images(r) in asked]
         of = [r for r in some if 'accuracy_runs' in r]

@@ -86,7 +86,7 @@ RECIPES = { # chosen on held-out images
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5, start='k-center'),
     ('mnist', None): dict(average=.98, every=200, select_runs=2, select_protocol='dc',
                           experts=dict(n=30, epochs=3, part=.1, batch=128)),
-    ('mnist', 1): dict(steps=800, lr=100., alpha=.06, T=2, k_max=2),
+    ('mnist', 1): dict(steps=800, lr=100., alpha=.06, T=2, k_max=2, width=.3, pixels='8bit'),
     ('mnist', 10): dict(steps=360, every=60, select_runs=1, lr=20., alpha=.1, L=36, T=3, k_max=3, start='herding',
                         experts=dict(n=8, epochs=6, part=.2, batch=128)),
     ('cifar10', None): dict(average=.98, every=200, select_runs=2, select_protocol='dc',
@@ -98,9 +98,11 @@ RECIPES = { # chosen on held-out images
 BEFORE = { # of ablations and variants: without noise, with free pixels, from random real images
     ('digits', 1): dict(steps=600, lr=1., alpha=.08, L=10, T=5, k_max=10, width=0., pixels='free'),
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5, start='real'),
+    ('mnist', 1): dict(steps=800, lr=100., alpha=.06, T=2, k_max=2),
 }
 POSITIVE = { # those of the control that have had a search of their own
     ('digits', 1): dict(steps=400, lr=10., T=10, k_max=10, width=0.),
+    ('mnist', 1): dict(steps=800, lr=30., T=2, k_max=2, width=.3),
     ('cifar10', 1): dict(steps=300, lr=80., T=1, k_max=1, width=.3),
 }
 

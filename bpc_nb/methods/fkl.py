@@ -12,7 +12,7 @@ from torch import Generator
 
 from ..augment import Strategy, augment as augmentation
 from ..core import Coreset
-from ..learn import Method, Task
+from ..learn import Method, Task, without
 from ..energy import contrast, mean_over
 from .cd import RECIPES as CD
 from ..options import Count, Natural, NonNegative, Positive
@@ -46,7 +46,7 @@ RECIPES = {
     ('digits', None): dict(net='convnet:width=64,depth=2', L=10, alpha=.08, experts=dict(n=10)), # as `cd`
     ('digits', 1): dict(steps=600, T=5),
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5),
-    **{at:r for at,r in CD.items() if at[0]=='mnist'}, # that of `cd`, too
+    **{at:r for at,r in without(CD, 'width', 'pixels').items() if at[0]=='mnist'}, # that of `cd`, with free pixels and without its noise
     **{('cifar10', ipc):dict(T=1, experts=dict(epochs=o['k_max'], batch=256), **o) for ipc,o in TABLE2.items()},
     ('cifar10', 1): CD['cifar10', None] | dict(steps=800, lr=100., alpha=.1, T=2, k_max=1),
     ('cifar10', 10): CD['cifar10', None] | CD['cifar10', 10] | dict(samples=10), # as many as two cores had time for
