@@ -98,7 +98,7 @@ RECIPES = { # chosen on held-out images
 BEFORE = { # of ablations and variants: without noise, with free pixels, from random real images
     ('digits', 1): dict(steps=600, lr=1., alpha=.08, L=10, T=5, k_max=10, width=0., pixels='free'),
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5, start='real'),
-    ('mnist', 1): dict(steps=800, lr=100., alpha=.06, T=2, k_max=2),
+    ('mnist', 1): dict(steps=800, lr=100., alpha=.06, T=2, k_max=2, width=0., pixels='free'),
 }
 POSITIVE = { # those of the control that have had a search of their own
     ('digits', 1): dict(steps=400, lr=10., T=10, k_max=10, width=0.),
