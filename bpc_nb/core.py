@@ -6,8 +6,8 @@
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'choose', 'Transform', 'write_atomic', 'cache_folder', 'Decoder', 'quarters',
            'packed', 'Coreset', 'only_images', 'in_8bit', 'decoded', 'in_pixels', 'without_order', 'label_kind',
            'label_words', 'as_dataset', 'of_each', 'stored', 'save_coreset', 'read_coreset', 'image', 'save_png',
-           'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream', 'says', 'registry', 'no_memory', 'free_mb',
-           'within_memory', 'provenance']
+           'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream', 'module_with', 'registry', 'no_memory',
+           'free_mb', 'within_memory', 'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
 import difflib, hashlib, json, os, platform, tempfile
@@ -320,20 +320,18 @@ def stream(seed:int|tuple, # of the task, or of its part
 
 # %% ../nbs/000_core.ipynb #de735c76
 @cache
-def says(path:str, what:str, changed:float) -> bool: # changed: when the file last did
-    "Whether a module's text has it; read once"
-    return what in Path(path).read_text(encoding='utf-8')
+def module_with(what:str, path:str, folder:str, root:str, changed:float) -> str|None: # changed: when the file last did
+    "The name of the module that a file in `folder`, of package `root`, is, where its text has `what`; read once"
+    if what in Path(path).read_text(encoding='utf-8'): return '.'.join((root, *Path(path).relative_to(folder).with_suffix('').parts))
 
 def registry(pkg:str='methods', # a sub-package of `bpc_nb`; '': all of it
              name:str='METHODS', # the literal dict that modules end with
             ) -> dict: # every entry, by name
     "Merge the literal dicts of every module in `bpc_nb.<pkg>` that has one"
     root = import_module(f'bpc_nb.{pkg}'.rstrip('.'))
-    files = [os.path.relpath(path, folder) for folder in root.__path__
-             for path in sorted(os.path.join(d, n) for d,_,names in os.walk(folder) for n in names if n.endswith('.py'))
-             if says(path, f'\n{name} = ', os.stat(path).st_mtime)]
-    mods = (import_module('.'.join((root.__name__, *Path(f).with_suffix('').parts))) for f in files)
-    return {k:v for m in mods for k,v in getattr(m, name).items()}
+    mods = [module_with(f'\n{name} = ', path, folder, root.__name__, os.stat(path).st_mtime) for folder in root.__path__
+            for path in sorted(os.path.join(d, n) for d,_,names in os.walk(folder) for n in names if n.endswith('.py'))]
+    return {k:v for m in mods if m for k,v in getattr(import_module(m), name).items()}
 
 # %% ../nbs/000_core.ipynb #42e0122a
 SIGNS = "can't allocate memory", 'annot allocate memory', 'not enough memory', 'out of memory', 'bad_alloc', 'ALLOC_FAILED'

@@ -8,6 +8,7 @@ __all__ = ['Count', 'Natural', 'above_0', 'Positive', 'NonNegative', 'Share', 'P
 
 # %% ../nbs/050_options.ipynb #3f308aa6
 import inspect
+from functools import cache
 from math import isfinite
 from numbers import Integral, Real
 from typing import Annotated, Any, Callable, Collection, get_args, get_origin
@@ -48,6 +49,7 @@ Share = Annotated[float, number(lambda v: 0<=v<1, 'in [0,1)')]
 Part = Annotated[float, number(lambda v: 0<v<=1, 'above 0 and at most 1')]
 
 # %% ../nbs/050_options.ipynb #86bc4812
+@cache
 def parameters(f:Callable) -> dict: # name -> `inspect.Parameter`
     "A function's optional arguments"
     return {k:p for k,p in inspect.signature(f).parameters.items() if p.default is not p.empty}
