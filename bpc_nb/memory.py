@@ -8,7 +8,7 @@ __all__ = ['STATE', 'PRINTS', 'ADDING', 'USUAL', 'CHEAP', 'fingerprints', 'unsee
            'makers', 'reset', 'added', 'states', 'read_prints', 'commit', 'recall', 'remember']
 
 # %% ../nbs/870_memory.ipynb #4fb54e94
-import hashlib, os, shutil, tempfile, time
+import hashlib, os, shutil, tempfile, time, warnings
 from pathlib import Path
 from typing import Any, Collection, NamedTuple
 
@@ -42,11 +42,12 @@ def unseen(data:Data, seen:dict, # class -> set of fingerprints
     return new
 
 def not_renamed(name:str, prints:list, seen:dict) -> None: # of what is new under that name
-    "One sentence for a class that has come before under another name"
+    "One sentence for a class that has come before under another name: an error for most of its images, a warning for some"
     for other,old in seen.items():
-        if other!=name and (n := sum(p in old for p in prints)) > max(2, len(prints)/2): # one or two may lie in both
-            raise ValueError(f"classes: {n} of the {len(prints)} new images of class {name!r} were added as class {other!r} before; "
-                             f"call them {other!r}, or leave them out")
+        if other!=name and (n := sum(p in old for p in prints)) > 2: # one or two may lie in both
+            said = f"classes: {n} of the {len(prints)} new images of class {name!r} were added as class {other!r} before"
+            if n > len(prints)/2: raise ValueError(f"{said}; call them {other!r}, or leave them out")
+            warnings.warn(f"{said}; if both names mean one class, delete the new state and call it {other!r}")
 
 # %% ../nbs/870_memory.ipynb #87160ac8
 def by_name(names:Collection) -> tuple:

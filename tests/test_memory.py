@@ -15,7 +15,8 @@ def pictures(tmp_path_factory):
     "Class folders of digits as pictures: 0 and 1, then 2 alone, then pictures of 0 under another name"
     home, d = tmp_path_factory.mktemp('pictures'), load('digits')
     for folder, k, name, some in (('first', 0, '0', slice(0, 30)), ('first', 1, '1', slice(0, 30)), ('more', 2, '2', slice(0, 30)),
-                                  ('more', 0, '0', slice(20, 40)), ('renamed', 0, 'zero', slice(0, 30)), ('renamed', 3, '3', slice(0, 30))):
+                                  ('more', 0, '0', slice(20, 40)), ('renamed', 0, 'zero', slice(0, 30)), ('renamed', 3, '3', slice(0, 30)),
+                                  ('partly', 0, 'null', slice(20, 50)), ('partly', 3, '3', slice(0, 30))):
         (home/folder/name).mkdir(parents=True)
         for i, x in enumerate(d.transform.inverse(d.train.x[d.train.y==k][some])): image(x).save(home/folder/name/f'{i}.png')
     (home/'alone'/'4').mkdir(parents=True)
@@ -59,6 +60,12 @@ def test_bad_input_is_one_sentence_and_loses_nothing(pictures, tmp_path, capsys,
     code, _, err = bpc(pictures/words[0] if words[0]!='nowhere' else 'nowhere', '--into', tmp_path/'m', *words[1:], capsys=capsys)
     assert code==2 and said in err and err.count('\n')==1, err
     assert {p: (p/STATE).read_bytes() for p in states(tmp_path/'m')}==kept
+
+def test_some_old_pictures_under_another_name_are_a_warning(pictures, tmp_path, capsys):
+    bpc(pictures/'first', '--into', tmp_path/'m', '--per-class', 3, capsys=capsys)
+    code, _, err = bpc(pictures/'partly', '--into', tmp_path/'m', capsys=capsys)
+    assert code==0 and "new images of class 'null' were added as class '0' before; if both names mean one class" in err, err
+    assert len(states(tmp_path/'m'))==2
 
 def test_one_class_alone_cannot_begin(pictures, tmp_path, capsys):
     code, _, err = bpc(pictures/'alone', '--into', tmp_path/'m', capsys=capsys)
