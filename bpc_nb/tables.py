@@ -121,11 +121,11 @@ def whole_sets(results=RESULTS) -> dict: # name of a data set -> [lines that dif
             groups.setdefault(r['data'].split()[0], {}).setdefault((r['data'], r['net'], r['protocol'], r['epochs']), []).append(r)
     return {name:[*of.values()] for name,of in groups.items()}
 
-def searched(results=RESULTS) -> dict: # (data, images per class, label) -> its best validation accuracy in a search
+def searched(results=RESULTS) -> dict: # (data, images per class, who selects, label) -> its best validation accuracy in a search
     "What was searched for"
     out:dict = {}
     for r in lines(Path(results)/'search.jsonl'):
-        at = r['recipe']['data'], r['recipe']['ipc'], label(r['recipe'])
+        at = r['recipe']['data'], r['recipe']['ipc'], r['recipe']['select_protocol'], label(r['recipe'])
         out[at] = max(r['held_out'], out.get(at, 0))
     return out
 
@@ -133,7 +133,8 @@ def control(rows:list|None, best:dict={}) -> str: # best: of `searched`
     "The figure of a control, and whether its runs kept the images that they began with"
     if not rows or any(r['step'] for r in rows): return percent(rows)
     start = sum(r['held_out'] for r in rows)/len(rows)
-    found = best.get((rows[0]['data'].split()[0], rows[0]['ipc'], label(rows[0])), 1) <= start + .002
+    at = rows[0]['data'].split()[0], rows[0]['ipc'], rows[0]['config']['select_protocol'], label(rows[0])
+    found = best.get(at, 1) <= start + .002
     return f"{percent(rows)} ({'start, none better was found' if found else 'start, not tuned'})"
 
 def homes(results=RESULTS) -> dict: # key of a line -> its grid, `papers/digits`
