@@ -322,7 +322,8 @@ def stream(seed:int|tuple, # of the task, or of its part
 @cache
 def module_with(what:str, path:str, folder:str, root:str, changed:float) -> str|None: # changed: when the file last did
     "The name of the module that a file in `folder`, of package `root`, is, where its text has `what`; read once"
-    if what in Path(path).read_text(encoding='utf-8'): return '.'.join((root, *Path(path).relative_to(folder).with_suffix('').parts))
+    has = what in Path(path).read_text(encoding='utf-8')
+    return '.'.join((root, *Path(path).relative_to(folder).with_suffix('').parts)) if has else None
 
 def registry(pkg:str='methods', # a sub-package of `bpc_nb`; '': all of it
              name:str='METHODS', # the literal dict that modules end with
