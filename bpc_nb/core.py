@@ -207,7 +207,8 @@ def save_coreset(s:Coreset, # what to save
     "Write tensors and metadata, no pickle"
     big = s.kept is not None or (s.transform.white is not None and s.transform.centre.numel() > 1024)
     t = s.transform._asdict() if not big else dict(mean=s.transform.mean, std=s.transform.std)
-    tensors = dict(x=s.x, y=s.y, w=s.w, steps=s.steps, words=s.words, kept=s.pixels() if big else None)
+    full = s._replace(x=s.x.float()) if s.x.dtype==torch.float16 else s # no matrix of half precision
+    tensors = dict(x=s.x, y=s.y, w=s.w, steps=s.steps, words=s.words, kept=full.pixels() if big else None)
     tensors |= {f'transform.{k}':v for k,v in t.items()}
     head = dict(format=FORMAT, classes=list(s.classes), meta=s.meta) | {k:getattr(s, k) for k in USE}
     save_file({k:v.detach().cpu().contiguous() for k,v in tensors.items() if v is not None}, path, metadata=dict(bpc=json.dumps(head)))

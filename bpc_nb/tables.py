@@ -90,7 +90,8 @@ def of_recipe(data:str, ipc:int) -> dict: # name of a data set
 def marks(r:dict) -> tuple: # a line of a grid
     "What kind of coreset a line is of, where it is not the plain one, or the recipe's for contrastive divergence and its controls"
     kind = of_recipe(r['data'].split()[0], r['ipc']) if label(r) in WITH_CONTROLS else PLAIN
-    return tuple(f'{k}={found}' for k,plain in PLAIN.items() if (found := r['config'].get(k, plain))!=kind[k])
+    other = (f'{k}={found}' for k,plain in PLAIN.items() if (found := r['config'].get(k, plain))!=kind[k])
+    return *other, *['zca']*bool(r.get('zca'))
 
 def row_name(r:dict) -> str:
     "The data set, and what its recipe does not have: another network, resized images, another kind of coreset, other students"

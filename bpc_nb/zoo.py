@@ -116,6 +116,7 @@ def best(results=RESULTS) -> dict: # (name, ipc) -> (line, file)
     out, rank = {}, lambda r: (-[*PROTOCOLS, 'own steps'].index(r['protocol']), r['config'].get('pixels')=='8bit', r['held_out'])
     for r in done(results).values():
         at = (r['data'].split()[0], r['ipc']) if 'config' in r and of_students(r) else None
+        if r.get('zca'): continue # whitened images are lost in 8-bit pixels, and a file does not hold the matrix
         if at and at[0] in STATEMENTS and (at not in out or rank(r) > rank(out[at][0])) and (path := coreset_file(r, results)):
             out[at] = r, path
     return out
