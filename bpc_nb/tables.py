@@ -11,7 +11,7 @@ __all__ = ['DASH', 'OF', 'WITH_CONTROLS', 'PLAIN', 'HEAD', 'FRONT', 'AS', 'NETS'
 # %% ../nbs/960_tables.ipynb #2d73170f
 import csv, json
 from pathlib import Path
-from statistics import mode
+from statistics import mean, mode
 from typing import Any, Callable, Collection, Iterable, Sequence
 
 from .core import label_words
@@ -120,7 +120,7 @@ def whole_sets(results=RESULTS) -> dict: # name of a data set -> [lines that dif
     for r in done(results).values():
         if 'n_train' in r:
             groups.setdefault(r['data'].split()[0], {}).setdefault((r['data'], r['net'], r['protocol'], r['epochs']), []).append(r)
-    accuracy = lambda g: sum(r['accuracy_mean'] for r in g)/len(g)
+    accuracy = lambda g: mean(v for r in g for v in r['accuracy_runs'])
     return {name:sorted(of.values(), key=accuracy, reverse=True) for name,of in groups.items()}
 
 def searched(results=RESULTS) -> dict: # (data, images per class, who selects, label) -> its best validation accuracy in a search

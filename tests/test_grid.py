@@ -210,7 +210,7 @@ def test_zoo_and_tables(bpc, refused):
     assert "coreset = load_coreset('digits', ipc=1)" in bpc('zoo', 'digits')[1]
     refused('zoo', 'digitz', parts="did you mean 'digits'?")
     found = json.loads(bpc('tables', '--json')[1])
-    assert all(len({len(r) for r in rows}) == 1 for rows in found.values()) and len(found) == 11
+    assert all(len({len(r) for r in rows}) == 1 for rows in found.values()) and len(found) == 12
     refused('tables', '--results', 'none', parts='there is no none/targets')
 
 
