@@ -34,14 +34,21 @@ SETTINGS = dict( # network, images of a class, students' protocol, options of th
         mnemonics=dict(T=2, steps=150, every=75, experts=dict(n=1, epochs=2, batch=128)) | FEW,
         frepo=dict(steps=300, every=150, real=256, pool=0, average=.99) | FEW,
         dm=dict(steps=500, every=500, real=64) | FEW)) for name in ('mnist','cifar10')})
+SINGLE = { # one image a class: the options of the book's recipes, with fewer steps and the experts of above
+    'mnist': dict(cd=dict(lr=100., alpha=.06, T=2, k_max=2, width=.3), fkl=dict(lr=100., alpha=.06, T=2, k_max=2, samples=10),
+                  **{'positive-only': dict(lr=30., T=2, k_max=2, width=.3)}),
+    'cifar10': dict(cd=dict(lr=50., alpha=.1, T=2, k_max=1, width=.5), fkl=dict(lr=100., alpha=.1, T=2, k_max=1, samples=10),
+                    **{'positive-only': dict(lr=80., T=1, k_max=1, width=.3)})}
 CHOSEN = {'random':{}, 'herding':dict(features='pixels'), 'k-center':dict(features='pixels'), 'k-means':{}}
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 
-def options_for(data:str, method:str) -> dict:
+def options_for(data:str, method:str, places:int) -> dict:
     net, _, _, learned = SETTINGS[data]
     name, _, way = method.partition(', ')
     own = CHOSEN[name] | dict(select_runs=1) if name in CHOSEN else learned[name]
+    single = SINGLE.get(data, {}).get(name) if places==1 else None
+    if single: own = dict(steps=120, every=60, experts=SHORT) | FEW | single
     return own | dict(net=net) | (dict(way=way) if way else {})
 
 def run(name:str, method:str, order:int, places:int):
@@ -49,7 +56,7 @@ def run(name:str, method:str, order:int, places:int):
     spec, _, protocol, _ = SETTINGS[name]
     data = load(name)
     net = network(spec, data.shape, data.K)
-    m, theta, groups = Memory(per_class=places, method=method.partition(',')[0], options=options_for(name, method)), net.init(stream(order, 'later')), []
+    m, theta, groups = Memory(per_class=places, method=method.partition(',')[0], options=options_for(name, method, places)), net.init(stream(order, 'later')), []
     number = lambda classes, y: torch.tensor([data.classes.index(c) for c in classes])[y]
     for stage,names in enumerate(arrivals(data, order=order)):
         new, old, began = only(data, names), sorted(number(m.classes, torch.arange(len(m.classes))).tolist()) if m.classes else [], time.process_time()
