@@ -7,8 +7,9 @@ __all__ = ['exact', 'functions', 'pair', 'agreement', 'total_variation', 'width'
            'show_widths']
 
 # %% ../nbs/330_closeness.ipynb #fa4bdb42
+from typing import TYPE_CHECKING
+
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from .evaluate import predict
@@ -16,6 +17,8 @@ from .metrics import entropy, summary
 from .networks import Network
 from .show import figure, tidy
 from .toy import Gaussian, kl, wasserstein_squared
+
+if TYPE_CHECKING: from matplotlib.figure import Figure # a command that draws nothing starts without matplotlib
 
 # %% ../nbs/330_closeness.ipynb #d6504cbd
 def exact(p:Gaussian, # the data's posterior
@@ -101,7 +104,7 @@ def strangeness(F:Tensor, G:Tensor) -> float: # (D,N,K) on ordinary images, (D,N
 def show_widths(P:Tensor, Q:Tensor, # (D,N,K), on the same images
                 y:Tensor, # (N,), by which images are grouped
                 classes=(), # names of the groups
-               ) -> Figure:
+               ) -> 'Figure':
     "Where q is too wide or too narrow"
     P, Q = pair(P, Q)
     a, b, tv = width(P), width(Q), total_variation(P, Q)

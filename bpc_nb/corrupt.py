@@ -11,12 +11,11 @@ __all__ = ['CORRUPTIONS', 'gaussian_noise', 'shot_noise', 'impulse_noise', 'brig
 # %% ../nbs/340_corrupt.ipynb #13233463
 from io import BytesIO
 from math import ceil
-from typing import Callable
+from typing import TYPE_CHECKING, Callable
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from matplotlib.figure import Figure
 from PIL import Image
 from torch import Generator, Tensor, tensor
 
@@ -25,6 +24,8 @@ from .data import Data, Split
 from .options import whole
 from .metrics import accuracy, nll
 from .show import figure, tidy
+
+if TYPE_CHECKING: from matplotlib.figure import Figure # a command that draws nothing starts without matplotlib
 
 # %% ../nbs/340_corrupt.ipynb #ca5ddbbc
 def gaussian_noise(x:Tensor, # here and below: pixels (B,C,H,W) in [0,1]
@@ -236,7 +237,7 @@ def robustness(probs_of:Callable, # `(images (N,C,H,W)) -> probabilities (N,K)`:
 # %% ../nbs/340_corrupt.ipynb #dfe4fe88
 def show_radar(rows:dict, # name -> rows of `robustness`
                key:str='accuracy', # or 'nll'
-              ) -> Figure:
+              ) -> 'Figure':
     "One number per corruption, mean over severities, a closed line for each name"
     fig, (ax,) = figure(4.6, 3.4)
     ax.remove()
@@ -263,7 +264,7 @@ def log_amplitude(pixels:Tensor, # (M,C,H,W)
     return d - d[0]
 
 def show_spectrum(named:dict, # name -> pixels (M,C,H,W)
-                 ) -> Figure:
+                 ) -> 'Figure':
     "Log amplitude over frequency, a line for each"
     fig, (ax,) = figure(3.6, 2.2)
     for name,p in named.items():

@@ -20,10 +20,9 @@ from json import dumps, loads
 from pathlib import Path
 from textwrap import wrap
 from types import ModuleType
-from typing import IO, Any, Callable, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Callable, NamedTuple
 
 import torch
-from matplotlib.figure import Figure
 from torch import Generator, Tensor
 
 from .core import Coreset, cache_folder, image, iterate, stream
@@ -41,6 +40,8 @@ from .predictive import POSTERIORS, average, draws, ready, settings, show_reliab
 from .samplers.langevin import langevin
 from .show import as_png, figure, show_curves, tidy, uri
 from .spaces import columns_of, in_words, sentences_of, space_of
+
+if TYPE_CHECKING: from matplotlib.figure import Figure # a command that draws nothing starts without matplotlib
 
 # %% ../nbs/910_explorer.ipynb #be98ec8f
 class Run(NamedTuple):
@@ -170,7 +171,7 @@ def tiles(S:Coreset, energies:dict={}) -> str: # energies: name -> (M,)
     return STYLE + f'<div class="bpc" style="--n:{len(order)}">{"".join(map(one, order))}</div>{more}{schedule}'
 
 # %% ../nbs/910_explorer.ipynb #74140e49
-def draw_curves(runs:list, step:int=None) -> Figure: # step: where a line is drawn
+def draw_curves(runs:list, step:int=None) -> 'Figure': # step: where a line is drawn
     "Validation accuracy and loss over outer steps"
     logs = {r.name:rows(r) for r in runs}
     if not any(logs.values()): return figure(6, .4)[0]
@@ -203,7 +204,7 @@ def project(chain:Tensor, # (L+1,P), the first is theta_k
     return torch.stack([along, side*(1 if side[-1]>=0 else -1)], 1)
 
 # %% ../nbs/910_explorer.ipynb #58424b97
-def draw_chain(chain:Tensor, there:Tensor, E:Callable, S:Coreset) -> Figure: # as in `trace_chain` and `project`
+def draw_chain(chain:Tensor, there:Tensor, E:Callable, S:Coreset) -> 'Figure': # as in `trace_chain` and `project`
     "The chain beside the experts' way, and the energies along it"
     p = project(chain, there)
     fig, (left, right) = figure(7, 2.6, 2)
@@ -236,7 +237,7 @@ def predictions(S:Coreset, data:Data, judge:str, seed:int=0) -> Tensor: # (N,K),
     theta, = students(S, net, 1, seed=seed, **PROTOCOLS['quick'])
     return predict(net, theta, data.test.x, net.stats(theta, S.x))
 
-def draw_prediction(probs:Tensor, data:Data, i:int) -> Figure: # i: number of the test image
+def draw_prediction(probs:Tensor, data:Data, i:int) -> 'Figure': # i: number of the test image
     "A test image and the probabilities of its classes"
     fig, (left, right) = figure(5, 1.8, 2)
     p = data.transform.inverse(data.test.x[[i]])
@@ -279,7 +280,7 @@ class View:
         self.probs = predictions(S, self.data, judge)
 
 # %% ../nbs/910_explorer.ipynb #4292ab0e
-def as_html(fig:Figure) -> str: # as wide as the page, up to twice its own width
+def as_html(fig:'Figure') -> str: # as wide as the page, up to twice its own width
     fig.savefig(f := BytesIO(), format='png', dpi=200)
     return f'<img style="width:100%;max-width:{160*fig.get_figwidth():.0f}px" src="{uri(f.getvalue())}">'
 def said(text:str|Exception) -> str: return f'<p style="line-height:1.4;max-width:600px">{escape(str(text))}</p>'

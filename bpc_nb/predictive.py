@@ -10,11 +10,10 @@ __all__ = ['TABLE3', 'POSTERIORS', 'EVALUATORS', 'average', 'table3_row', 'setti
 # %% ../nbs/320_predictive.ipynb #449aae92
 import math
 from functools import partial
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from .augment import augment as augmentation, suited
@@ -29,6 +28,8 @@ from .samplers.chains import Chains, sample, with_arviz
 from .samplers.hmc import acceptance, adapt, arrive, field, hmc, kinetic, leapfrog, momenta, start, uniform
 from .samplers.sghmc import sghmc
 from .show import figure, tidy
+
+if TYPE_CHECKING: from matplotlib.figure import Figure # a command that draws nothing starts without matplotlib
 
 # %% ../nbs/320_predictive.ipynb #a34aa25c
 def average(net:Network,
@@ -201,7 +202,7 @@ EVALUATORS = {p: partial(by_posterior, p) for p in POSTERIORS}
 # %% ../nbs/320_predictive.ipynb #458e80c8
 def show_reliability(named:dict, # name -> probs (N,K)
                      y:Tensor, # (N,)
-                     bins:int=15, adaptive:bool=True) -> Figure: # as in `reliability`
+                     bins:int=15, adaptive:bool=True) -> 'Figure': # as in `reliability`
     "Accuracy against confidence, a line for each; above the diagonal is underconfident"
     fig, (ax,) = figure(3., 2.6)
     ax.plot([0,1], [0,1], 'k', lw=.8)

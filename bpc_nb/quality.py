@@ -23,11 +23,9 @@ from pathlib import Path
 from runpy import run_path
 from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
-from typing import Any, Callable, Iterable, Iterator, NamedTuple
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, NamedTuple
 
 import torch
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -42,6 +40,8 @@ from .options import options_of, whole
 from .ranks import auto
 from .runs import looks
 from .show import figure, tidy
+
+if TYPE_CHECKING: from matplotlib.figure import Figure # a command that draws nothing starts without matplotlib
 
 # %% ../nbs/925_quality.ipynb #aa2f7871
 def both_clocks() -> tuple: return time.monotonic(), time.process_time() # seconds on the wall, of the processor
@@ -390,7 +390,7 @@ def middle(ys:list, group:list) -> float: return sum(ys[i] for i in group)/len(g
 # %% ../nbs/925_quality.ipynb #43c36c37
 COLOURS = ['#1f77b4','#ff7f0e','#2ca02c','#d62728','#9467bd','#8c564b','#e377c2','#7f7f7f','#bcbd22','#17becf']
 
-def draw_quality(found:dict) -> Figure: # from `quality`, or a line of its file
+def draw_quality(found:dict) -> 'Figure': # from `quality`, or a line of its file
     "Accuracy against seconds, a line for each method"
     clock, curves = found['clock'], {n:curve_of(found, n) for n in found['used']}
     curves = {n:rows for n,rows in curves.items() if rows}
@@ -400,6 +400,7 @@ def draw_quality(found:dict) -> Figure: # from `quality`, or a line of its file
     heights = dict(zip(named, set_apart([max(ends[n], low) for n in named], (max([random, *ends.values()]) - low)/12)))
     colours = dict(zip(named, COLOURS))
     fig,(ax,) = figure(8., 3.6)
+    from matplotlib.ticker import LogLocator
     last = max([found['limit'], *(c[-1][clock] for c in curves.values())])
     for n,rows in sorted(curves.items(), key=lambda c: c[0] in named): # the grey ones below
         xs, ys, c = [r[clock] for r in rows], [max(low, 100*r['accuracy_mean']) for r in rows], colours.get(n, '.8')

@@ -11,16 +11,18 @@ __all__ = ['LOGGED', 'figure', 'tidy', 'sheet', 'class_rows', 'layout', 'show_gr
 import base64, os, shutil, sys
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Iterable, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, TextIO
 
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
 from .core import Coreset, choose, image, write_atomic
+
+if TYPE_CHECKING: # a command that draws nothing starts without matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # %% ../nbs/010_show.ipynb #fac9d622
 def figure(
@@ -29,6 +31,7 @@ def figure(
     panels:int=1, # axes, side by side
 ) -> tuple: # `(fig, axs)`, with a list of `panels` axes
     "A figure without pyplot, which draws itself in a notebook"
+    from matplotlib.figure import Figure
     fig = Figure(figsize=(width,height), dpi=80, layout='constrained')
     def png():
         fig.savefig(f := BytesIO(), format='png')
@@ -38,10 +41,10 @@ def figure(
 
 # %% ../nbs/010_show.ipynb #3bcff96d
 def tidy(
-    ax:Axes, # what to clean
+    ax:'Axes', # what to clean
     title:str='', # above
     xlabel:str='', # below
-) -> Axes: # the same
+) -> 'Axes': # the same
     "Small type, no box"
     ax.spines[['top','right']].set_visible(False)
     ax.tick_params(labelsize=8)
@@ -93,9 +96,9 @@ def show_grid(
     pixels:Tensor, # `(M,C,H,W)`, nominally in [0,1]
     y:Tensor=None, # labels `(M,)` or `(M,K)`: one row per class
     classes:tuple=(), # names of the K classes; default: their numbers
-    ax:Axes=None, # where to draw; default: a new figure
+    ax:'Axes'=None, # where to draw; default: a new figure
     cols:int=10, # images per row where a row is not a class
-) -> Figure|Axes: # the new figure, or `ax`
+) -> 'Figure|Axes': # the new figure, or `ax`
     "Draw images in a grid, clipped to [0,1]"
     rows,names,single = layout(y, len(pixels), classes, cols)
     H,W = pixels.shape[-2:]
@@ -116,8 +119,8 @@ def show_grid(
 # %% ../nbs/010_show.ipynb #d1515fcb
 def show_coreset(
     coreset:Coreset, # what to look at
-    ax:Axes=None, # where to draw; default: a new figure
-) -> Figure|Axes: # the new figure, or `ax`
+    ax:'Axes'=None, # where to draw; default: a new figure
+) -> 'Figure|Axes': # the new figure, or `ax`
     "Draw a coreset as pixels, one row per class"
     return show_grid(coreset.pixels(), coreset.y, coreset.classes, ax)
 
@@ -169,7 +172,7 @@ def show_rows(
     rows:dict, # caption -> pixels `(M,C,H,W)`, nominally in [0,1]; all of one size
     title:str='', # above
     side:int=96, # how high an image is drawn, at least
-) -> Figure:
+) -> 'Figure':
     "Rows of images beneath their captions, smoothly enlarged"
     every = torch.cat([*rows.values()]).detach().cpu().float()
     big = F.interpolate(every, scale_factor=max(1, -(-side//every.shape[-2])), mode='bicubic')
@@ -225,9 +228,9 @@ def show_in_terminal(coreset:Coreset, columns:int=None, # of the terminal; None:
 # %% ../nbs/010_show.ipynb #de6e8810
 def show_pixels(
     pixels:Tensor, # any shape, nominally in [0,1]
-    ax:Axes=None, # where to draw; default: a new figure
+    ax:'Axes'=None, # where to draw; default: a new figure
     bins:int=60, # over the whole range
-) -> Figure|Axes: # the new figure, or `ax`
+) -> 'Figure|Axes': # the new figure, or `ax`
     "Histogram of pixel values, with the share outside [0,1]"
     p = pixels.detach().cpu().flatten()
     shown,(ax,) = figure(4, 1.6) if ax is None else (ax,(ax,))
@@ -245,7 +248,7 @@ def show_curves(
     rows:list|dict, # log rows (dicts), or several runs as `{name: rows}`
     keys:tuple=('accuracy','loss'), # what to draw, a panel each
     x:str='step', # along the horizontal axis
-) -> Figure: # with `len(keys)` axes
+) -> 'Figure': # with `len(keys)` axes
     "Draw what a run logged, over its outer steps"
     runs = {name:list(run) for name,run in (rows if isinstance(rows, dict) else {'': rows}).items()}
     for k in keys: choose(k, {k for run in runs.values() for row in run for k in row}, 'keys')
@@ -262,7 +265,7 @@ def show_curves(
 def show_chain(
     chain:Tensor=None, # `(L+1,2)`, or `(R,L+1,2)` for several
     energies:Tensor=None, # `(L+1,)`, or `(R,L+1)`
-) -> Figure: # trajectories left, energies right
+) -> 'Figure': # trajectories left, energies right
     "Trajectories in two dimensions, and energies over the steps"
     if chain is None and energies is None: raise ValueError('chain and energies are both None: give at least one')
     if chain is not None and chain.shape[-1]!=2:
@@ -283,10 +286,10 @@ def show_chain(
 def show_gaussian(
     mean:Tensor, # `(2,)`
     cov:Tensor, # `(2,2)`
-    ax:Axes=None, # where to draw; default: a new figure
+    ax:'Axes'=None, # where to draw; default: a new figure
     sd:float=2., # standard deviations from the mean
     **line:Any, # how, for `ax.plot`: colour, width, label
-) -> Figure|Axes: # the new figure, or `ax`
+) -> 'Figure|Axes': # the new figure, or `ax`
     "Draw the ellipse at `sd` standard deviations"
     mean,cov = (t.detach().cpu().double() for t in (mean, cov))
     turn = torch.linspace(0, 2*torch.pi, 200, dtype=mean.dtype)

@@ -13,13 +13,13 @@ FORKS = """
 import json, os, sys, traceback
 from importlib import import_module
 for gone in 'ipywidgets','nbdev','pytest': sys.modules[gone] = None
-import torch, torchvision, matplotlib.figure, matplotlib.backends.backend_agg, fastcore.all, safetensors.torch, tqdm.auto, PIL.Image # what others wrote
+import torch, torchvision, fastcore.all, safetensors.torch, tqdm.auto, PIL.Image # what others wrote
 for name in sys.argv[1:]:
     r,w = os.pipe()
     if not os.fork():
         try:
             import_module(name)
-            said = 'imports matplotlib.pyplot' if 'matplotlib.pyplot' in sys.modules else ''
+            said = 'imports matplotlib, though nothing is drawn' if 'matplotlib' in sys.modules else ''
         except BaseException: said = traceback.format_exc()
         with os.fdopen(w, 'w') as f: f.write(said)
         os._exit(0)
