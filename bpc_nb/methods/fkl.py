@@ -44,7 +44,7 @@ TABLE2 = { # ipc -> start epochs, L, alpha, as the table has them for all three 
     20: dict(steps=5000, k_max=31, L=30, alpha=.06)}
 RECIPES = {
     ('digits', None): dict(net='convnet:width=64,depth=2', L=10, alpha=.08, experts=dict(n=10)), # as `cd`
-    ('digits', 1): dict(steps=600, lr=10., T=5, alpha=.2, width=.03, samples=10), # chosen on held-out images
+    ('digits', 1): dict(steps=600, lr=10., T=5, alpha=.2, width=.03, samples=10), # results/searches/fkl_digits.toml
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5),
     **{at:r for at,r in without(CD, 'width', 'pixels').items() if at[0]=='mnist'}, # that of `cd`, with free pixels and without its noise
     **{('cifar10', ipc):dict(T=1, experts=dict(epochs=o['k_max'], batch=256), **o) for ipc,o in TABLE2.items()},
