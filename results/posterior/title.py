@@ -35,7 +35,7 @@ METHODS = ('random', 'k-center', 'cd', 'fkl', 'dc', 'dm', 'positive-only', 'rkl'
 CHOSEN, AXES = ('random','k-center','herding'), 5
 
 EXPERTS, RATES = dict(n=20, epochs=20, part=1., batch=128), [1., .2, 4.]
-JUDGED = dict(select_runs=[2], select_protocol=['dc']) # by the same students; a look at every fifth of the steps, or as the recipe for MNIST has it
+JUDGED = dict(select_runs=[2], select_protocol=['dc']) # by the same students; looks are as a method's recipe for MNIST has them
 DRAWN = JUDGED | dict(experts=[EXPERTS], T=[1, 3, 8], k_max=[5, 1, 10], steps=[300])
 CHAIN = DRAWN | dict(L=[10, 30], alpha=[.08, .03, .2], lr=RATES)
 SEARCH = { # values of a method's options; rates are lower than in a first trial of contrastive divergence by hand, where 4 to 100 were too high
