@@ -1,6 +1,6 @@
 """The site: pages from nbs/ with links, a reference and an index of equations, then Sphinx. No notebook is executed unless asked.
 
-    python docs/build.py [--run] [--sidebar]    # --run: with fresh outputs; --sidebar: write nbs/sidebar.yml for Quarto, nothing else
+    python docs/build.py [--run] [--sidebar]    # --run: with fresh outputs; --sidebar: write Quarto's files in nbs/, nothing else
 
 The figures are those that the notebooks are committed with; that their code still runs is what `make test` says.
 Every warning is an error, and names the chapter and the cell.
@@ -382,6 +382,8 @@ def build(run=False) -> list: # of sentences; none: all is well
     return said or ([located(told, sources)] if rc else broken(HTML))
 
 if __name__=='__main__':
-    if '--sidebar' in sys.argv: write(NBS/'sidebar.yml', sidebar(p.stem for p in NBS.glob('[0-9]*.ipynb')))
+    if '--sidebar' in sys.argv:
+        write(NBS/'sidebar.yml', sidebar(p.stem for p in NBS.glob('[0-9]*.ipynb')))
+        write(NBS/'_quarto.yml', (ROOT/'_quarto.yml').read_text())
     elif bad := build('--run' in sys.argv): sys.exit('\n'.join(bad) + f'\nthe site was not built: {len(bad)} things to mend')
     else: print(HTML/'index.html')

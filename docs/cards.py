@@ -53,13 +53,20 @@ def evaluator_of(name, groups) -> str: # '': no grid has the method
 
 def usual_rows(name, groups) -> list: # of `Row`
     "What a method reaches on each data set and size, by today's recipe where it was measured"
+    from bpc_nb.distill import configure
     from bpc_nb.tables import label
     at, evaluator = {}, evaluator_of(name, groups)
-    for (data, ipc, said, _, by, protocol, _),lines in groups.items():
+    for (data, ipc, said, net, by, protocol, _),lines in groups.items():
         if (lines[0]['method'], by)!=(name, evaluator) or label(lines[0])=='L=0': continue
-        at.setdefault((data, ipc), []).append((said, protocol if by=='students' else f'{by}, {protocol}', lines))
-    best = {k:min(v, key=lambda o: (o[0].count(','), -len(o[2]))) for k,v in at.items()}
+        other = f', net={net}'*(net!=configure(name, data.split()[0], ipc)['net'])
+        at.setdefault((data, ipc, said + other), []).append((protocol if by=='students' else f'{by}, {protocol}', lines))
+    best = {}
+    for (data, ipc, said),of in at.items(): # the fewest differences, then the most coresets
+        who, lines = max(of, key=lambda o: len(o[1]))
+        if (data, ipc) not in best or rank(said, lines) < rank(*best[data, ipc][::2]): best[data, ipc] = said, who, lines
     return [grid_row(*k, *v) for k,v in best.items()]
+
+def rank(said, lines) -> tuple: return said.count(','), -len(lines)
 
 def grid_row(data, ipc, said, by, lines) -> Row:
     took = [r['seconds']['distill'] for r in lines if isinstance(r.get('seconds'), dict) and 'distill' in r['seconds']]
@@ -76,7 +83,8 @@ def percent(values) -> str:
 def different(method, data, ipc, options) -> str:
     "What a script's options have other than the recipe"
     from bpc_nb.distill import configure
-    return ', '.join(differing({k:v for k,v in options.items() if k!='net'}, configure(method, data, ipc)))
+    usual = configure(method, data, ipc)
+    return ', '.join(differing(method, usual | options | dict(experts=usual['experts'] | options.get('experts', {})), usual))
 
 def exact_rows(lines) -> list:
     return [Row(r['data'], r['ipc'], percent([r['exact']]), percent([r['random']]), '–', 1, r['seconds']['distill'],

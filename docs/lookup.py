@@ -5,6 +5,8 @@ from statistics import mean
 
 from pybtex.database import parse_file
 
+from bpc_nb.core import registry
+
 ROOT = Path(__file__).resolve().parents[1]
 BIB = ROOT/'docs'/'sources.bib'
 
@@ -67,21 +69,24 @@ def sources(entries, cited, titles) -> str: # cited: key -> stems of chapters; t
 # --- results -------------------------------------------------------------------------------------------------------------------
 COMPUTED = {'bf16','compile','every','select_runs','select_protocol','select_evaluator','net'} # options that change how, not what, or have a column
 
-def differing(config, usual) -> list: # of words
-    "What a configuration has other than the recipe of today, in words"
-    out = []
-    for k,v in config.items():
-        if k in COMPUTED or k in usual and usual[k]==v: continue
-        if isinstance(v, dict): out += [f'{k}: {a} {b}' for a,b in v.items() if a not in COMPUTED and (usual.get(k) or {}).get(a)!=b]
-        elif k in usual or v not in ('', None, 0, 0.): out.append(f'{k}={v:g}' if isinstance(v, float) else f'{k}={v}')
-    return out
+def differing(method, config, usual) -> list: # of words
+    "What a configuration has other than the recipe of today, in words; an option that it does not name had its default"
+    from bpc_nb.distill import defaults
+    from bpc_nb.grid import CELL, cell_options
+    from bpc_nb.learn import Method
+    known = defaults(Method(lambda task: None)) | defaults(registry()[method])
+    asked, today = (cell_options(CELL | dict(method=method, config=known | c))['config'] for c in (config, usual))
+    def word(k, v): return f'{k}={v:g}' if isinstance(v, (int, float)) and not isinstance(v, bool) else f'{k}={v}'
+    out = [word(k, (known | config)[k]) for k in {**asked, **today} if k not in COMPUTED and k!='experts' and asked.get(k)!=today.get(k)]
+    a, b = asked['experts'], today['experts']
+    return out + [f'experts: {k} {v:g}' if isinstance(v, (int, float)) else f'experts: {k} {v}' for k,v in a.items() if k not in COMPUTED and b.get(k)!=v]
 
 def named(line) -> str:
     "A line's method, with what differs from its recipe"
     from bpc_nb.distill import configure
     try: usual = configure(line['method'], line['data'].split()[0], line['ipc'])
     except (ValueError, KeyError): usual = {}
-    return ', '.join([line['method'], *['whitened']*bool(line.get('zca')), *differing(line['config'], usual)])
+    return ', '.join([line['method'], *['whitened']*bool(line.get('zca')), *differing(line['method'], line['config'], usual)])
 
 def measured(results) -> dict: # (data, images per class, method with its options, network, evaluator, protocol, study) -> lines
     "Lines of all grids, those that differ in seed or fold together"

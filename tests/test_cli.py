@@ -41,7 +41,19 @@ def typed(path):
     if path.suffix == '.ipynb': text = '\n\n'.join(''.join(c['source']) for c in json.loads(text)['cells'] if c['cell_type'] == 'markdown')
     for block in re.findall(r'```(?:sh|bash)\n(.*?)```', text, re.S):
         yield from (l for l in re.sub(r'\\\n', ' ', block).split('\n') if l.startswith('bpc '))
+    yield from re.findall(r'^ {4,}(bpc .*)', text, re.M) # an indented block
     yield from re.findall(r'`(bpc [^`\n]*)`', re.sub(r'```.*?```', '', text, flags=re.S))
+
+
+def test_scripts_that_a_page_names_are_there():
+    "`python results/STUDY/NAME.py` in prose, and the words after it are in the script's usage"
+    pages, named = [*(ROOT/'nbs').glob('*.ipynb'), *ROOT.glob('*.md'), ROOT/'results'/'README.md'], set()
+    for p in pages: named |= {*re.findall(r'python (results/\S+\.py)([^`\n\\"]*)', p.read_text(encoding='utf-8'))}
+    named.discard(('results/STUDY/NAME.py', ''))
+    gone = [(s, rest) for s, rest in named if not (ROOT/s).is_file()]
+    usage = {s: (ROOT/s).read_text().partition('\n\n')[2].partition('\n\n')[0] for s, _ in named if (ROOT/s).is_file()}
+    odd = [(s, w) for s, rest in named if s in usage for w in rest.split('#')[0].split() if w.startswith('--') and w not in usage[s]]
+    assert len(named) > 15 and (gone, odd) == ([], [])
 
 
 def test_commands_of_the_book_are_understood():

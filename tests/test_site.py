@@ -104,6 +104,28 @@ def test_a_card_names_who_evaluated():
     assert '| 30 s |' in cards.figures('dm', rows, 'students')
 
 
+def test_a_card_of_today_s_recipe_has_the_figure_of_the_tables():
+    "Where nothing differs from the recipe, a card and the tables show the same lines"
+    from bpc_nb.core import registry
+    from bpc_nb.tables import baselines, grouped as beside, measured, percent
+    cards, lookup, results, told = build.cards, build.lookup, ROOT/'results', {}
+    for data, ipc, name, _, ours, *_ in baselines(results)[1]: told.setdefault((data, ipc, name), set()).add(ours)
+    for lines in (of[k] for of in beside(measured(results)) for k in ('CD', 'positive-only') if k in of):
+        told.setdefault((lines[0]['data'], lines[0]['ipc'], lookup.named(lines[0])), set()).add(percent(lines))
+    groups = lookup.measured(results)
+    rows = [(n, r) for n in registry() if cards.evaluator_of(n, groups) == 'students' for r in cards.usual_rows(n, groups)]
+    same = [r.accuracy in told[r.data, r.ipc, n] for n, r in rows if not r.differs and (r.data, r.ipc, n) in told]
+    assert all(same) and len(same) > 40
+
+
+def test_an_older_line_without_an_option_had_its_default():
+    "A line that was written before an option existed is not today's recipe, where the recipe sets the option"
+    old = dict(method='cd', data='mnist', ipc=1, config=dict(steps=800, lr=100., alpha=.06, T=2, k_max=2))
+    assert 'width=0' in build.lookup.named(old) and 'pixels=free' in build.lookup.named(old)
+    assert build.lookup.named(old | dict(config=old['config'] | dict(width=.3, pixels='8bit', scale='mean', average=.98, L=20,
+                                                                     experts=dict(n=30, epochs=3, part=.1, batch=128)))) == 'cd'
+
+
 def test_a_card_of_a_method_that_no_grid_has():
     "Its script's lines, or what is not known in words"
     cards, results = build.cards, ROOT/'results'
@@ -244,11 +266,15 @@ def test_files_for_others_are_what_they_expect(schema, file, tmp_path):
 
 
 def test_versions_agree():
+    from packaging.version import Version
     import bpc_nb
     job = yaml.safe_load((ROOT/'.github'/'workflows'/'ci.yml').read_text())['jobs']['wheel']['strategy']['matrix']
     assert job['python'] == ['3.11', '3.12', '3.13', '3.14']
-    assert yaml.safe_load((ROOT/'CITATION.cff').read_text())['version'] == bpc_nb.__version__
-    assert re.search(r'^## (\S+?),? ', (ROOT/'CHANGELOG.md').read_text(), re.M)[1] == bpc_nb.__version__
+    changes = (ROOT/'CHANGELOG.md').read_text()
+    released = re.search(r'^## (\d\S*), ', changes, re.M)[1]
+    assert yaml.safe_load((ROOT/'CITATION.cff').read_text())['version'] == released
+    if '## Unreleased' not in changes: assert bpc_nb.__version__ == released
+    else: assert Version(released) < Version(bpc_nb.__version__) and bpc_nb.__version__.endswith('.dev0') # no line says that a release made it
 
 
 # --- in a browser --------------------------------------------------------------------------------------------------------------
@@ -293,6 +319,8 @@ def test_front_page(visit):
     for part in 'Ten images instead of sixty thousand', 'make demo', 'make test', "distill('cd', data, ipc=1)", 'random real': assert part in text
     assert p.evaluate("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
     assert p.locator('article table').count() >= 1 and p.locator('.katex').count() > 3 and '$' not in text
+    for first in p.locator('article strong', has_text='Four doors'), p.locator('article', has_text='bpc demo').locator('pre').first:
+        assert first.bounding_box()['y'] < p.viewport_size['height'] # on the first screen
 
 
 def test_sidebar_has_parts_and_chapters_in_order(visit):

@@ -8,6 +8,7 @@ results/posterior/title.jsonl is not measured again. On digits a method learns b
 are in title_search.jsonl.
 """
 import itertools, json, random, time
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,7 +128,8 @@ def searched(name:str, method:str, ipc:int, data:Data) -> dict:
 
 def whole(net, data, study:Study) -> torch.Tensor:
     "Draws of p(theta | D) as functions; made once"
-    path = cache_folder()/f"title-{data.meta['checksum']}-{net.name.replace(':', '-')}-{study.prior}-{study.flights['n']}-{study.flights['steps']}.pt"
+    what = data.meta['checksum'], net.name, study.prior, study.flights, study.thin
+    path = cache_folder()/f"title-{sha256(repr(what).encode()).hexdigest()[:12]}.pt"
     if not path.exists():
         S = Coreset(*data.train)
         torch.save(asked(net, chains(net, S, len(S.x), study.prior, 1., 'all', **study.flights), data, S.x), path)
