@@ -9,13 +9,13 @@ __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR',
            'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle', 'place_of',
            'run_before', 'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in', 'next_to',
            'how_to_resume', 'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'no_table',
-           'beside_random', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data',
-           'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher', 'bpc_relabel',
-           'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data', 'remembered', 'bpc_remember', 'bpc_rank',
-           'bpc_audit', 'study_from', 'bpc_points', 'points_and_rows', 'bpc_near', 'said_of_rows', 'bpc_intervals',
-           'said_of', 'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion',
-           'learning', 'Command', 'remembering', 'of_model', 'take_word', 'parser', 'method_in', 'spoken', 'usage',
-           'recipes_of', 'parse', 'main']
+           'beside_random', 'lost_in_8bit', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show',
+           'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher',
+           'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data', 'not_remembered', 'remembered',
+           'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from', 'bpc_points', 'points_and_rows', 'bpc_near',
+           'said_of_rows', 'bpc_intervals', 'said_of', 'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of',
+           'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'remembering', 'of_model', 'take_word',
+           'parser', 'method_in', 'spoken', 'usage', 'recipes_of', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -32,8 +32,8 @@ from . import __version__
 from .audit import ABBREVIATIONS, as_number, audited, page
 from .benchmark import bench
 from .budget import Choice, chosen, countdown, experts_in_time, pictures, sound_minutes
-from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, stream, within_memory, write_atomic
-from .data import Data, load, overview
+from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, several, stream, within_memory, write_atomic
+from .data import Data, load, overview, sources
 from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space, usual
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
@@ -43,7 +43,7 @@ from .explorer import bpc_explore
 from .grid import grid, transfer, waiting, whole_data
 from .images import NAMED, TEXTS, own_name
 from .learn import kinds, outer
-from .memory import STATE, USUAL, Memory, recall, remember
+from .memory import STATE, USUAL, Memory, recall, remember, sound_place, tests_seen
 
 # %% ../nbs/970_cli.ipynb #b0d9e703
 from .metrics import METRICS, accuracy
@@ -394,13 +394,16 @@ def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, o
     recipe = {k:v for k,v in (coreset.meta.get('recipe') or {}).items() if k in options_of(load)}
     source = recipe.pop('source', None)
     if not (data or source): raise ValueError("data: the coreset file does not say which data it was made from; name them with --data")
+    if not data and os.sep in source and not Path(source).exists(): # a place, as `place_of` writes it
+        raise FileNotFoundError(f"data: the coreset was made from {source}, which is gone; say where it is with --data FOLDER")
     recipe['fold'] = recipe.get('fold') or None # 0 is the default, and means nothing where there is a test part
     as_made = not data and not ({*given} & {*loading()}) - {'root','download'}
     if data and Path(data).suffix not in ('.tsv','.csv') and data not in TEXTS and not Path(data).is_dir(): # no table, so no columns of one
         recipe = {k:v for k,v in recipe.items() if k not in ('length','text','label')}
     found = data_from(data or source, given, recipe)
-    if as_made and found.meta['checksum']!=coreset.meta.get('checksum'):
-        warnings.warn(f"the data in {source} has changed since the coreset was made")
+    if as_made and found.meta['checksum'] not in sources(coreset.meta):
+        split = f"; its split is new, so test {space_of(found.shape).item}s may be among those it was made from"
+        warnings.warn(f"the data in {source} has changed since the coreset was made{split*('fold' in found.meta['recipe'])}")
     return found
 
 # %% ../nbs/970_cli.ipynb #3fb08222
@@ -416,6 +419,12 @@ def beside_random(r:dict, item:str, protocol:str|None) -> str: # r: from `evalua
     ahead, spread = r['accuracy_mean'] - r['accuracy_mean_random'], (r['accuracy_std']**2 + r['accuracy_std_random']**2)**.5
     return (f"; {r['images_random']} random real {item}s" + f", protocol {protocol or 'quick'}"*(r.get('protocol')=='own steps')
             + f"\nnot clearly better than random {item}s: {100*ahead:+.1f} points, where runs differ by {100*spread:.1f}"*(ahead <= spread))
+
+def lost_in_8bit(r:dict) -> str: # r: from `evaluate`
+    "What to do where 8-bit copies lose more than students differ"
+    lost = r['accuracy_mean'] - r.get('accuracy_mean_8bit', r['accuracy_mean'])
+    if lost <= max(.05, 2*(r.get('accuracy_std', 0)**2 + r.get('accuracy_std_8bit', 0)**2)**.5): return ''
+    return f'\nas 8-bit images {100*lost:.1f} points are lost; distil with --pixels 8bit'
 
 # %% ../nbs/970_cli.ipynb #clievaltw2
 def bpc_evaluate(file:str, # a coreset, as `bpc distill` writes it
@@ -443,11 +452,12 @@ def bpc_evaluate(file:str, # a coreset, as `bpc distill` writes it
     item = space_of(coreset.x).item
     kinds = [('coreset', ''), ('the same as 8-bit images', '_8bit'), (f'random real {item}s', '_random')]
     rows = [(k, mean_percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds if f'nll_mean{s}' in r]
-    who = "students ({net}), protocol {protocol} ({epochs} epochs)" if r['evaluator']=='students' else f"runs of {r['evaluator']} ({{net}})"
+    one, who = ('student', " ({net}), protocol {protocol} ({epochs} epochs)") if r['evaluator']=='students' else (
+        'run', f" of {r['evaluator']} ({{net}})")
     of = f"labels by {r['taught_by']} ({r['epochs']} epochs)" if 'taught_by' in r else label_words(r['labels'])
-    how = ("{runs} " + who + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=of)
+    how = (several(r['runs'], one) + who + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=of)
     if control: how += beside_random(r, item, protocol)
-    return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how
+    return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how + lost_in_8bit(r)
 
 # %% ../nbs/970_cli.ipynb #fc82b7f2
 def bpc_predictive(file:str, # a coreset, as `bpc distill` writes it
@@ -732,13 +742,20 @@ def memory_data(source:str, into:str, given:dict, # what was typed; loses the op
     if S is not None or not m.steps or {*DECISIVE} & {*given} or not without_recipe(method, source): return d, given
     return d, chosen(method, d, n, minutes, device).options | given
 
-def remembered(m:Memory, at:Path, old:bool, tests:int) -> str: # folder of its state, whether nothing was new, test examples
+def not_remembered(d:Data, again:int) -> str: # again: test examples that are
+    "What the memory says of test examples"
+    tests, what = len(d.test.y), 'pictures' if len(d.shape)==3 else f'{space_of(d.shape).item}s'
+    if not again: return f'{tests} test examples of the data are not remembered'
+    apart = f': keep test {what} in a {"folder" if len(d.shape)==3 else "file"} of their own (train/ and test/)'
+    return f'{again} of the {tests} test {what} were in earlier additions' + apart*('fold' in d.meta['recipe'])
+
+def remembered(m:Memory, at:Path, old:bool, tests:str) -> str: # folder of its state, whether nothing was new, from `not_remembered`
     "What a memory holds, in lines for people"
     last, n = {} if old else m.history[-1]['new'], m.coreset.y.bincount(minlength=len(m.classes)).tolist()
     rows = [(c, len(m.seen[c]), last.get(c, 0), k) for c,k in zip(m.classes, n)]
     size = m.coreset.x[0].numel()*len(m.coreset.x)
     return '\n'.join([*['nothing new']*old, table(rows, ('class', 'seen', 'new', 'kept')),
-                      f'{tests} test examples of the data are not remembered',
+                      tests,
                       f"{len(m.coreset.x)} images by {m.coreset.meta['method']}, {size/1e3:.0f} kB as 8-bit images, "
                       f'additions so far: {len(m.history)}',
                       str(at/STATE), str(at/'coreset.png'),
@@ -757,13 +774,15 @@ def bpc_remember(data:str, # a data set's name, a folder of class folders, a .pa
                  json:bool=False, # print one JSON object
                  **given:Any) -> dict|str:
     "Add what is new in data to a memory that keeps a few images of each class"
+    sound_place(into, data)
     before, device = recall(into, budget=budget, method=method, per_class=per_class), auto(device)
     d, options = memory_data(data, into, given, before.method, before.per_class or 1, minutes, device)
     try: m, at = remember(d, into, seed, refresh, device, not json, budget=budget, method=method, per_class=per_class, options=options)
     except KeyboardInterrupt: raise KeyboardInterrupt(f"stopped; the memory in {into} is as it was, and the same command goes on") from None
-    old = len(m.history)==len(before.history)
-    if not json: return remembered(m, at, old, len(d.test.y))
-    return dict(coreset=str(at/STATE), classes=[*m.classes], seen={k:len(v) for k,v in m.seen.items()}, history=[*m.history])
+    old, again = len(m.history)==len(before.history), tests_seen(before, d)
+    if not json: return remembered(m, at, old, not_remembered(d, again))
+    return dict(coreset=str(at/STATE), classes=[*m.classes], seen={k:len(v) for k,v in m.seen.items()}, history=[*m.history],
+                tests=len(d.test.y), tests_seen=again)
 
 # %% ../nbs/970_cli.ipynb #a1c0de05
 def bpc_rank(file:str, # networks and their training (TOML)
