@@ -4,22 +4,23 @@
 
 # %% auto #0
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'MINUTES', 'DECISIVE', 'UNTYPED', 'CHOSEN',
-           'ABOUT', 'DEMO', 'SCRIPT', 'data_options', 'attacking', 'COMMANDS', 'OF_MODELS', 'dumps', 'NO_MEMORY',
-           'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch', 'Parser',
-           'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle', 'place_of',
-           'run_before', 'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in', 'next_to',
-           'how_to_resume', 'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'no_table',
-           'beside_random', 'lost_in_8bit', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show',
-           'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher',
-           'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data', 'not_remembered', 'remembered',
-           'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from', 'bpc_points', 'points_and_rows', 'bpc_near',
-           'said_of_rows', 'bpc_intervals', 'said_of', 'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of',
-           'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'remembering', 'of_model', 'take_word',
-           'parser', 'method_in', 'spoken', 'usage', 'recipes_of', 'parse', 'main']
+           'ABOUT', 'DEMO_SAYS', 'DEMO', 'SCRIPT', 'data_options', 'attacking', 'COMMANDS', 'OF_MODELS', 'dumps',
+           'NO_MEMORY', 'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch',
+           'Parser', 'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle',
+           'place_of', 'run_before', 'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in',
+           'next_to', 'how_to_resume', 'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'no_table',
+           'beside_random', 'judges', 'lost_in_8bit', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words',
+           'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole',
+           'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data', 'not_remembered',
+           'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from', 'bpc_points', 'points_and_rows',
+           'bpc_near', 'said_of_rows', 'bpc_intervals', 'said_of', 'bpc_posterior', 'bpc_zoo', 'bpc_tables',
+           'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'remembering', 'of_model',
+           'take_word', 'parser', 'method_in', 'spoken', 'usage', 'recipes_of', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable, Iterable, NamedTuple, NoReturn
 
@@ -29,10 +30,11 @@ from torch import Tensor
 
 # %% ../nbs/970_cli.ipynb #b0d9e702
 from . import __version__
-from .audit import ABBREVIATIONS, as_number, audited, page
+from .audit import ABBREVIATIONS, answer_in_words, audited, page
 from .benchmark import bench
 from .budget import Choice, chosen, countdown, experts_in_time, pictures, sound_minutes
-from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, several, stream, within_memory, write_atomic
+from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, several, stream, within_memory
+from .core import write_atomic
 from .data import Data, load, overview, sources
 from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space, usual
 from .doctor import bpc_doctor
@@ -84,9 +86,9 @@ truth = text_reader('true or false', lambda t: dict(true=True, false=False)[t.lo
 switch = text_reader('auto, true, false or always', lambda t: dict(true=True, false=False, auto='auto', always='always')[t.lower()])
 
 def literal(text:str) -> Any:
-    "A number, tuple or None where it reads as one, else the text: for arguments that take several kinds"
+    "A number, tuple (16,24 or 16x24) or None where it reads as one, else the text: for arguments that take several kinds"
     try: return ast.literal_eval(text)
-    except (ValueError, SyntaxError): return text
+    except (ValueError, SyntaxError): return tuple(map(int, text.split('x'))) if re.fullmatch(r'\d+x\d+', text) else text
 
 # %% ../nbs/970_cli.ipynb #1da19470
 def nested_options(text:str, # 'name=value,name=value'
@@ -283,7 +285,7 @@ def as_chosen(method:str, source:str, ipc:int, minutes:float|None,
         data = read(**{k:v for k,v in (begun.get('recipe') or {}).items() if k in loading()})
         of_run = {k:v for k,v in begun.items() if k in known_to(m)} | given
         planned = begun.get('planned', 0.)
-        why = [f'options as this run began, and another {allowed:g} minutes']*bool(planned)
+        why = [f"options as this run began, and another {several(allowed, 'minute')}"]*bool(planned)
         return data, Choice(of_run, planned, why, begun.get('look', 0.))
     open_ = minutes is not None or without_recipe(method, source) and not {*DECISIVE} & {*given}
     data = pictures(source, allowed, read) if open_ and 'size' not in typed else read()
@@ -302,20 +304,26 @@ def next_to(found:dict, out:Path) -> str: # found: from `left_in`
     "What a run left, in words, and what to do next"
     at, config = f"at step {found['step']}" if found['step'] else 'at the start: nothing later did better', read_json(out/'config.json')
     if 'steps' not in config: at = 'by a method that takes no steps'
+    over = f"time was over at step {config.get('ended')} of {config.get('steps')}; the same command with --resume goes on"
+    page = '' if find_spec('voila') else "  (it needs: pip install 'bpc_nb[explorer]')"
     kept, shown, *_ = found.values()
     judge = config.get('select_evaluator', 'students')
     by = f' --evaluator {judge}'*(judge!='students') # another judge may see nothing in it
-    return '\n'.join([f"validation accuracy {100*found['held_out']:.1f} % ({judge}) {at}", kept, shown,
-                      f"next: bpc evaluate {kept}{by} --control", f"      bpc show {kept}", f"      bpc explore {out}"])
+    return '\n'.join([f"validation accuracy {100*found['held_out']:.1f} % ({judge}) {at}", *[over]*('ended' in config), kept, shown,
+                      f"next: bpc evaluate {kept}{by} --control", f"      bpc show {kept}", f"      bpc explore {out}{page}"])
 
 def how_to_resume(out:Path) -> str:
     "How the sentence after Ctrl-C goes on"
     if (out/'checkpoint.safetensors').exists(): return ' with --resume, to go on from its last evaluation on the validation split'
     return ' with --resume, to begin with the same choices'*(out/'config.json').exists()
 
-def watching(c:Choice, left:Callable, callback:Callable|bool) -> dict: # left: from `countdown`
+def watching(c:Choice, left:Callable, callback:Callable|bool, why:list=()) -> dict: # left: from `countdown`; why: to say once it goes on
     "What is asked after every step, and told after every look"
-    return (dict(until=lambda: left(1.2*c.look + 5)) if c.seconds else {}) | (dict(callback=callback) if callback else {})
+    still = [*why]
+    def until():
+        while still: print(still.pop(0), file=sys.stderr)
+        return left(1.2*c.look + 5)
+    return (dict(until=until) if c.seconds else {}) | (dict(callback=callback) if callback else {})
 
 # %% ../nbs/970_cli.ipynb #01337019
 def bpc_distill(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
@@ -337,9 +345,10 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
     nothing_idle(method, data, ipc, given)
     out, options, half = Path(out or f"runs/{method}-{'_'.join(data.name.split())}-{ipc}-{seed}"), c.options, (60*allowed - left.gone())/2
     free_for(out, (resume := resume and 'method' in before) or restarts()) # what was stopped before its first step has no config
-    watch = watching(c, left, tensorboard and board(out/'tensorboard', data.transform))
+    said = [] if json else c.why
+    watch = watching(c, left, tensorboard and board(out/'tensorboard', data.transform), said if resume else ())
     if c.seconds and not before: note_choice(out, data, c, asked)
-    if c.why and not json: print(*c.why, sep='\n', file=sys.stderr)
+    if said and not resume: print(*said, sep='\n', file=sys.stderr)
     try:
         if c.seconds and not (resume or {'experts','buffer'} & {*given}):
             options = experts_in_time(method, data, ipc, options, lambda: left(half), device, not json)
@@ -386,7 +395,7 @@ def bpc_experts(data:str='digits', # a data set's name, a folder of class folder
     found = dict(buffer=str(b.folder), experts=len(b.complete), epochs=b.index['epochs'], net=b.index['net'])
     if json: return found
     next_ = f"bpc distill {data.name.split()[0]} --net {net} --buffer {b.folder}"
-    return f"{found['experts']} experts of {found['epochs']} epochs\n{b.folder}\nnext: {next_}"
+    return f"{several(found['experts'], 'expert')} of {several(found['epochs'], 'epoch')}\n{b.folder}\nnext: {next_}"
 
 # %% ../nbs/970_cli.ipynb #e9d60faf
 def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, or where they are; given: what was typed
@@ -420,6 +429,11 @@ def beside_random(r:dict, item:str, protocol:str|None) -> str: # r: from `evalua
     return (f"; {r['images_random']} random real {item}s" + f", protocol {protocol or 'quick'}"*(r.get('protocol')=='own steps')
             + f"\nnot clearly better than random {item}s: {100*ahead:+.1f} points, where runs differ by {100*spread:.1f}"*(ahead <= spread))
 
+def judges(r:dict) -> str: # r: from `evaluate`
+    "Who judged, with what"
+    if r['evaluator']!='students': return f"{several(r['runs'], 'run')} of {r['evaluator']} ({r['net']})"
+    return f"{several(r['runs'], 'student')} ({r['net']}), protocol {r['protocol']} ({r['epochs']} epochs)"
+
 def lost_in_8bit(r:dict) -> str: # r: from `evaluate`
     "What to do where 8-bit copies lose more than students differ"
     lost = r['accuracy_mean'] - r.get('accuracy_mean_8bit', r['accuracy_mean'])
@@ -452,10 +466,8 @@ def bpc_evaluate(file:str, # a coreset, as `bpc distill` writes it
     item = space_of(coreset.x).item
     kinds = [('coreset', ''), ('the same as 8-bit images', '_8bit'), (f'random real {item}s', '_random')]
     rows = [(k, mean_percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds if f'nll_mean{s}' in r]
-    one, who = ('student', " ({net}), protocol {protocol} ({epochs} epochs)") if r['evaluator']=='students' else (
-        'run', f" of {r['evaluator']} ({{net}})")
     of = f"labels by {r['taught_by']} ({r['epochs']} epochs)" if 'taught_by' in r else label_words(r['labels'])
-    how = (several(r['runs'], one) + who + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=of)
+    how = (judges(r) + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=of)
     if control: how += beside_random(r, item, protocol)
     return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how + lost_in_8bit(r)
 
@@ -611,7 +623,7 @@ def bpc_transfer(file:str, # a coreset, as `bpc distill` writes it
     scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), beside(r)])) for r in rows]
     r = rows[0]
     way = f"protocol {r['protocol']}" if evaluator=='students' else f'evaluator {evaluator}'
-    how = f"{runs} students each, {label_words(r['labels'])}, {way} ({r.get('epochs', 0)} epochs)"
+    how = f"{several(runs, 'student')} each, {label_words(r['labels'])}, {way} ({r.get('epochs', 0)} epochs)"
     if evaluator=='students' and r['protocol']!=protocol: how += f', random real {protocol}' # they have no step sizes of their own
     return table(scores, ('trained on it', 'accuracy, %', 'random real')) + '\n' + how
 
@@ -628,7 +640,7 @@ def bpc_whole(data:str='digits', # a data set's name, a folder of class folders,
               **given:Any) -> dict|str:
     "Test students of all training images, once"
     r = whole_data(data_from(data, given), net, results, protocol, epochs, runs, seed, auto(device), progress=not json)
-    how = "{runs} students of {n_train} images of {data}, {net}, protocol {protocol} ({epochs} epochs)".format(**r)
+    how = several(r['runs'], 'student') + " of {n_train} images of {data}, {net}, protocol {protocol} ({epochs} epochs)".format(**r)
     return r if json else f"{mean_percent(r)} %: {how}"
 
 # %% ../nbs/970_cli.ipynb #97t00002
@@ -795,8 +807,9 @@ def bpc_rank(file:str, # networks and their training (TOML)
              json:bool=False, # print one JSON object
              **given:Any) -> dict|str:
     "Rank networks by training them on a coreset and testing on validation images"
+    some = networks_of(file)
     if on is None: raise ValueError("on: networks are trained on a coreset; name its file, as in bpc rank FILE --on coreset.safetensors")
-    some, S = networks_of(file), Coreset.load(on)
+    S = Coreset.load(on)
     rows = in_order_of_score(S, d := data_of(S, data, given), some, protocol, runs, seed=seed, progress=not json)
     if json: return dict(coreset=str(on), data=d.name, protocol=protocol, held_out=len(d.held.y), rows=rows)
     more = lambda r: ','.join(f'{k}={v}' for k,v in r.items() if k in TRAINING)
@@ -823,7 +836,7 @@ def bpc_audit(file:str, # a coreset, from wherever it comes
     write_atomic(out, lambda tmp: Path(tmp).write_text(page(found, S, d, Path(file).name), encoding='utf-8'))
     write_atomic(out.with_suffix('.json'), lambda tmp: Path(tmp).write_text(text))
     if json: return found
-    rows = [('red' if a['red'] else '', a['part'], a['what'], as_number(a['value']), as_number(a['control'])) for a in found['answers']]
+    rows = [('red' if a['red'] else '', a['part'], a['what'], *answer_in_words(a, found['examples'])) for a in found['answers']]
     said = (f"{len(found['red'])} of {len(rows)} answers are red: no better than random real images, or past a limit\n"
             f"accuracy is that of the students' mean probabilities, --runs {found['runs']}\n{ABBREVIATIONS}\n{out}")
     return table(rows, ('', 'part', 'question', 'coreset', 'control')) + '\n' + said
@@ -1011,6 +1024,7 @@ def bpc_tables(results:str=None, # folder of lines (default: that of the checkou
     return '\n\n'.join(f'{t}\n\n{markdown(*of)}' for t,of in found.items())
 
 # %% ../nbs/970_cli.ipynb #553aedbd
+DEMO_SAYS = "six networks are trained on scikit-learn's digits, ten images are learned and measured: about a minute on two cores"
 DEMO = dict(every=200, select_runs=2, experts=dict(n=6, epochs=15)) # less than the recipe for digits
 
 def picture_of(real:Coreset, learned:Coreset, r:dict, path:Path) -> str: # r: as `evaluate` gives it, with a control
@@ -1027,6 +1041,7 @@ def bpc_demo(out:str=None, # the run's folder (default: runs/demo, made anew eac
              json:bool=False, # print one JSON object
             ) -> dict|str:
     "The main job on scikit-learn's digits: ten images, measured"
+    if not json: print(DEMO_SAYS, file=sys.stderr, flush=True)
     began, data, device = time.perf_counter(), load('digits'), auto(device)
     if out is None: Path('runs/demo/checkpoint.safetensors').unlink(missing_ok=True)
     out = Path(out or 'runs/demo')
@@ -1191,7 +1206,7 @@ def spoken(said:str, # one sentence
           ) -> str:
     "`size=16` in the words of the command line: `--size 16`"
     def flag(m):
-        name, value = m[1].replace('_', '-'), m[2].strip("()'").replace(' ', '')
+        name, value = m[1].replace('_', '-'), m[2].strip("()'").replace(', ', 'x')
         return f'no --{name}' if value=='False' else f'--{name}' if value in ('','True','always') else f'--{name} {value}'
     if not names: return ' '.join(said.split())
     return re.sub(rf"(?<![\w'\":,-])({'|'.join(names)})=(\(\d+, \d+\)|'[\w-]+'|[\w.]*)", flag, ' '.join(said.split()))

@@ -309,7 +309,7 @@ def parted(name:str, x:Tensor, y:Tensor, meta:dict, # as `read` gives them
 # %% ../nbs/110_data.ipynb #e79bcc4c
 def load(source='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of these
          root:str=None, # folder with the named sets; None: $BPC_DATA, else ~/.cache/bpc_nb/data
-         size:int|tuple=None, # images are resized to this height and width, int or (H, W)
+         size:int|tuple=None, # images are resized to this height and width, int or (H, W); in a shell 32 or 16x24
          zca:bool=False, # whiten too?
          held_out:float=.1, # part of every class to hold out of the training set
          folds:int=5, # where there is no test part: one of so many folds
