@@ -8,14 +8,14 @@ __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR',
            'NO_MEMORY', 'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch',
            'Parser', 'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle',
            'place_of', 'run_before', 'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in',
-           'next_to', 'how_to_resume', 'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'no_table',
-           'beside_random', 'judges', 'lost_in_8bit', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words',
-           'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole',
-           'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data', 'not_remembered',
-           'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from', 'bpc_points', 'points_and_rows',
-           'bpc_near', 'said_of_rows', 'bpc_intervals', 'said_of', 'bpc_posterior', 'bpc_zoo', 'bpc_tables',
-           'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'remembering', 'of_model',
-           'take_word', 'parser', 'method_in', 'spoken', 'usage', 'recipes_of', 'parse', 'main']
+           'next_to', 'how_to_resume', 'say_once', 'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of',
+           'no_table', 'beside_random', 'judges', 'lost_in_8bit', 'bpc_evaluate', 'bpc_predictive', 'use_of',
+           'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer',
+           'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data',
+           'not_remembered', 'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from', 'bpc_points',
+           'points_and_rows', 'bpc_near', 'said_of_rows', 'bpc_intervals', 'said_of', 'bpc_posterior', 'bpc_zoo',
+           'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'remembering',
+           'of_model', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'recipes_of', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -317,11 +317,14 @@ def how_to_resume(out:Path) -> str:
     if (out/'checkpoint.safetensors').exists(): return ' with --resume, to go on from its last evaluation on the validation split'
     return ' with --resume, to begin with the same choices'*(out/'config.json').exists()
 
-def watching(c:Choice, left:Callable, callback:Callable|bool, why:list=()) -> dict: # left: from `countdown`; why: to say once it goes on
+def say_once(lines:list) -> None: # loses them
+    "What was chosen, beside what a command prints"
+    while lines: print(lines.pop(0), file=sys.stderr)
+
+def watching(c:Choice, left:Callable, callback:Callable|bool, said:list) -> dict: # left: from `countdown`; said: after a step
     "What is asked after every step, and told after every look"
-    still = [*why]
     def until():
-        while still: print(still.pop(0), file=sys.stderr)
+        say_once(said)
         return left(1.2*c.look + 5)
     return (dict(until=until) if c.seconds else {}) | (dict(callback=callback) if callback else {})
 
@@ -345,14 +348,15 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
     nothing_idle(method, data, ipc, given)
     out, options, half = Path(out or f"runs/{method}-{'_'.join(data.name.split())}-{ipc}-{seed}"), c.options, (60*allowed - left.gone())/2
     free_for(out, (resume := resume and 'method' in before) or restarts()) # what was stopped before its first step has no config
-    said = [] if json else c.why
-    watch = watching(c, left, tensorboard and board(out/'tensorboard', data.transform), said if resume else ())
+    said = [] if json else [*c.why]
+    watch = watching(c, left, tensorboard and board(out/'tensorboard', data.transform), said)
     if c.seconds and not before: note_choice(out, data, c, asked)
-    if said and not resume: print(*said, sep='\n', file=sys.stderr)
+    if not resume: say_once(said) # a run that goes on has passed its checks first
     try:
         if c.seconds and not (resume or {'experts','buffer'} & {*given}):
             options = experts_in_time(method, data, ipc, options, lambda: left(half), device, not json)
         coreset = distill(method, data, ipc, out, seed, resume, device=device, progress=not json, **options, **watch)
+        say_once(said)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped; give the same command again{how_to_resume(out)} (run folder: {out})") from None
     return left_in(out, coreset) if json else next_to(left_in(out, coreset), out)
