@@ -348,8 +348,7 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
     nothing_idle(method, data, ipc, given)
     out, options, half = Path(out or f"runs/{method}-{'_'.join(data.name.split())}-{ipc}-{seed}"), c.options, (60*allowed - left.gone())/2
     free_for(out, (resume := resume and 'method' in before) or restarts()) # what was stopped before its first step has no config
-    said = [] if json else [*c.why]
-    watch = watching(c, left, tensorboard and board(out/'tensorboard', data.transform), said)
+    watch = watching(c, left, tensorboard and board(out/'tensorboard', data.transform), said := [] if json else [*c.why])
     if c.seconds and not before: note_choice(out, data, c, asked)
     if not resume: say_once(said) # a run that goes on has passed its checks first
     try:
