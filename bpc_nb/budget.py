@@ -18,7 +18,7 @@ from typing import Any, Callable, NamedTuple
 from PIL import Image
 
 from .auto import one_pass, seconds_of
-from .core import choose, registry, stream
+from .core import choose, registry, several, stream
 from .data import Data
 from .distill import buffer_for, configure, known_to, passes_of, recipe, wants
 from .experts import experts
@@ -185,10 +185,10 @@ def told(data:Data, ipc:int, options:dict, n:int, steps:int, every:int, seconds:
     why = [f"images  {size} pixels (--size takes others), {N:,} to learn from, {data.K} classes",
            *[f"few     {M} images are to stand for {N}: as many real ones may do as well, bpc evaluate --control says it"]*(4*M > N),
            f"choice  by {held:,} validation images, so one of them is {1/held:.1%} of the accuracy",
-           f"network {options['net']}, the widest of {', '.join(map(str, WIDTHS))} that fits into {minutes:g} minutes",
+           f"network {options['net']}, the widest of {', '.join(map(str, WIDTHS))} that fits into {several(minutes, 'minute')}",
            *[f"experts {n}, each {own['epochs']} checkpoints of {apart} batches of {own['batch']}"]*('experts' in options),
            f"steps   {steps}, or {most} where time is left" + (f", with chains of {options['L']}" if 'L' in options else ''),
-           f"time    {seconds/60:.1f} of {minutes:g} minutes are planned, with {steps} steps; the run ends when they are over"]
+           f"time    {seconds/60:.1f} of {several(minutes, 'minute')} are planned, with {steps} steps; the run ends when they are over"]
     return options, seconds, why
 
 # %% ../nbs/935_budget.ipynb #f6676da0

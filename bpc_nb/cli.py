@@ -4,22 +4,23 @@
 
 # %% auto #0
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'MINUTES', 'DECISIVE', 'UNTYPED', 'CHOSEN',
-           'ABOUT', 'DEMO', 'SCRIPT', 'data_options', 'attacking', 'COMMANDS', 'OF_MODELS', 'dumps', 'NO_MEMORY',
-           'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch', 'Parser',
-           'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle', 'place_of',
-           'run_before', 'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in', 'next_to',
-           'how_to_resume', 'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of', 'no_table',
-           'beside_random', 'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data',
-           'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher', 'bpc_relabel',
-           'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data', 'remembered', 'bpc_remember', 'bpc_rank',
-           'bpc_audit', 'study_from', 'bpc_points', 'points_and_rows', 'bpc_near', 'said_of_rows', 'bpc_intervals',
-           'said_of', 'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion',
-           'learning', 'Command', 'remembering', 'of_model', 'take_word', 'parser', 'method_in', 'spoken', 'usage',
-           'recipes_of', 'parse', 'main']
+           'ABOUT', 'DEMO_SAYS', 'DEMO', 'SCRIPT', 'data_options', 'attacking', 'COMMANDS', 'OF_MODELS', 'dumps',
+           'NO_MEMORY', 'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch',
+           'Parser', 'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle',
+           'place_of', 'run_before', 'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in',
+           'next_to', 'how_to_resume', 'say_once', 'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of',
+           'no_table', 'beside_random', 'judges', 'lost_in_8bit', 'bpc_evaluate', 'bpc_predictive', 'use_of',
+           'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer',
+           'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data',
+           'not_remembered', 'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from', 'bpc_points',
+           'points_and_rows', 'bpc_near', 'said_of_rows', 'bpc_intervals', 'said_of', 'bpc_posterior', 'bpc_zoo',
+           'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'remembering',
+           'of_model', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'recipes_of', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable, Iterable, NamedTuple, NoReturn
 
@@ -29,11 +30,12 @@ from torch import Tensor
 
 # %% ../nbs/970_cli.ipynb #b0d9e702
 from . import __version__
-from .audit import ABBREVIATIONS, as_number, audited, page
+from .audit import ABBREVIATIONS, answer_in_words, audited, page
 from .benchmark import bench
 from .budget import Choice, chosen, countdown, experts_in_time, pictures, sound_minutes
-from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, stream, within_memory, write_atomic
-from .data import Data, load, overview
+from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, several, stream, within_memory
+from .core import write_atomic
+from .data import Data, load, overview, sources
 from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space, usual
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
@@ -43,7 +45,7 @@ from .explorer import bpc_explore
 from .grid import grid, transfer, waiting, whole_data
 from .images import NAMED, TEXTS, own_name
 from .learn import kinds, outer
-from .memory import STATE, USUAL, Memory, recall, remember
+from .memory import STATE, USUAL, Memory, recall, remember, sound_place, tests_seen
 
 # %% ../nbs/970_cli.ipynb #b0d9e703
 from .metrics import METRICS, accuracy
@@ -84,9 +86,9 @@ truth = text_reader('true or false', lambda t: dict(true=True, false=False)[t.lo
 switch = text_reader('auto, true, false or always', lambda t: dict(true=True, false=False, auto='auto', always='always')[t.lower()])
 
 def literal(text:str) -> Any:
-    "A number, tuple or None where it reads as one, else the text: for arguments that take several kinds"
+    "A number, tuple (16,24 or 16x24) or None where it reads as one, else the text: for arguments that take several kinds"
     try: return ast.literal_eval(text)
-    except (ValueError, SyntaxError): return text
+    except (ValueError, SyntaxError): return tuple(map(int, text.split('x'))) if re.fullmatch(r'\d+x\d+', text) else text
 
 # %% ../nbs/970_cli.ipynb #1da19470
 def nested_options(text:str, # 'name=value,name=value'
@@ -283,7 +285,7 @@ def as_chosen(method:str, source:str, ipc:int, minutes:float|None,
         data = read(**{k:v for k,v in (begun.get('recipe') or {}).items() if k in loading()})
         of_run = {k:v for k,v in begun.items() if k in known_to(m)} | given
         planned = begun.get('planned', 0.)
-        why = [f'options as this run began, and another {allowed:g} minutes']*bool(planned)
+        why = [f"options as this run began, and another {several(allowed, 'minute')}"]*bool(planned)
         return data, Choice(of_run, planned, why, begun.get('look', 0.))
     open_ = minutes is not None or without_recipe(method, source) and not {*DECISIVE} & {*given}
     data = pictures(source, allowed, read) if open_ and 'size' not in typed else read()
@@ -302,20 +304,29 @@ def next_to(found:dict, out:Path) -> str: # found: from `left_in`
     "What a run left, in words, and what to do next"
     at, config = f"at step {found['step']}" if found['step'] else 'at the start: nothing later did better', read_json(out/'config.json')
     if 'steps' not in config: at = 'by a method that takes no steps'
+    over = f"time was over at step {config.get('ended')} of {config.get('steps')}; the same command with --resume goes on"
+    page = '' if find_spec('voila') else "  (it needs: pip install 'bpc_nb[explorer]')"
     kept, shown, *_ = found.values()
     judge = config.get('select_evaluator', 'students')
     by = f' --evaluator {judge}'*(judge!='students') # another judge may see nothing in it
-    return '\n'.join([f"validation accuracy {100*found['held_out']:.1f} % ({judge}) {at}", kept, shown,
-                      f"next: bpc evaluate {kept}{by} --control", f"      bpc show {kept}", f"      bpc explore {out}"])
+    return '\n'.join([f"validation accuracy {100*found['held_out']:.1f} % ({judge}) {at}", *[over]*('ended' in config), kept, shown,
+                      f"next: bpc evaluate {kept}{by} --control", f"      bpc show {kept}", f"      bpc explore {out}{page}"])
 
 def how_to_resume(out:Path) -> str:
     "How the sentence after Ctrl-C goes on"
     if (out/'checkpoint.safetensors').exists(): return ' with --resume, to go on from its last evaluation on the validation split'
     return ' with --resume, to begin with the same choices'*(out/'config.json').exists()
 
-def watching(c:Choice, left:Callable, callback:Callable|bool) -> dict: # left: from `countdown`
+def say_once(lines:list) -> None: # loses them
+    "What was chosen, beside what a command prints"
+    while lines: print(lines.pop(0), file=sys.stderr)
+
+def watching(c:Choice, left:Callable, callback:Callable|bool, said:list) -> dict: # left: from `countdown`; said: after a step
     "What is asked after every step, and told after every look"
-    return (dict(until=lambda: left(1.2*c.look + 5)) if c.seconds else {}) | (dict(callback=callback) if callback else {})
+    def until():
+        say_once(said)
+        return left(1.2*c.look + 5)
+    return (dict(until=until) if c.seconds else {}) | (dict(callback=callback) if callback else {})
 
 # %% ../nbs/970_cli.ipynb #01337019
 def bpc_distill(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
@@ -337,13 +348,14 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
     nothing_idle(method, data, ipc, given)
     out, options, half = Path(out or f"runs/{method}-{'_'.join(data.name.split())}-{ipc}-{seed}"), c.options, (60*allowed - left.gone())/2
     free_for(out, (resume := resume and 'method' in before) or restarts()) # what was stopped before its first step has no config
-    watch = watching(c, left, tensorboard and board(out/'tensorboard', data.transform))
+    watch = watching(c, left, tensorboard and board(out/'tensorboard', data.transform), said := [] if json else [*c.why])
     if c.seconds and not before: note_choice(out, data, c, asked)
-    if c.why and not json: print(*c.why, sep='\n', file=sys.stderr)
+    if not resume: say_once(said) # a run that goes on has passed its checks first
     try:
         if c.seconds and not (resume or {'experts','buffer'} & {*given}):
             options = experts_in_time(method, data, ipc, options, lambda: left(half), device, not json)
         coreset = distill(method, data, ipc, out, seed, resume, device=device, progress=not json, **options, **watch)
+        say_once(said)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped; give the same command again{how_to_resume(out)} (run folder: {out})") from None
     return left_in(out, coreset) if json else next_to(left_in(out, coreset), out)
@@ -386,7 +398,7 @@ def bpc_experts(data:str='digits', # a data set's name, a folder of class folder
     found = dict(buffer=str(b.folder), experts=len(b.complete), epochs=b.index['epochs'], net=b.index['net'])
     if json: return found
     next_ = f"bpc distill {data.name.split()[0]} --net {net} --buffer {b.folder}"
-    return f"{found['experts']} experts of {found['epochs']} epochs\n{b.folder}\nnext: {next_}"
+    return f"{several(found['experts'], 'expert')} of {several(found['epochs'], 'epoch')}\n{b.folder}\nnext: {next_}"
 
 # %% ../nbs/970_cli.ipynb #e9d60faf
 def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, or where they are; given: what was typed
@@ -394,13 +406,16 @@ def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, o
     recipe = {k:v for k,v in (coreset.meta.get('recipe') or {}).items() if k in options_of(load)}
     source = recipe.pop('source', None)
     if not (data or source): raise ValueError("data: the coreset file does not say which data it was made from; name them with --data")
+    if not data and os.sep in source and not Path(source).exists(): # a place, as `place_of` writes it
+        raise FileNotFoundError(f"data: the coreset was made from {source}, which is gone; say where it is with --data FOLDER")
     recipe['fold'] = recipe.get('fold') or None # 0 is the default, and means nothing where there is a test part
     as_made = not data and not ({*given} & {*loading()}) - {'root','download'}
     if data and Path(data).suffix not in ('.tsv','.csv') and data not in TEXTS and not Path(data).is_dir(): # no table, so no columns of one
         recipe = {k:v for k,v in recipe.items() if k not in ('length','text','label')}
     found = data_from(data or source, given, recipe)
-    if as_made and found.meta['checksum']!=coreset.meta.get('checksum'):
-        warnings.warn(f"the data in {source} has changed since the coreset was made")
+    if as_made and found.meta['checksum'] not in sources(coreset.meta):
+        split = f"; its split is new, so test {space_of(found.shape).item}s may be among those it was made from"
+        warnings.warn(f"the data in {source} has changed since the coreset was made{split*('fold' in found.meta['recipe'])}")
     return found
 
 # %% ../nbs/970_cli.ipynb #3fb08222
@@ -416,6 +431,17 @@ def beside_random(r:dict, item:str, protocol:str|None) -> str: # r: from `evalua
     ahead, spread = r['accuracy_mean'] - r['accuracy_mean_random'], (r['accuracy_std']**2 + r['accuracy_std_random']**2)**.5
     return (f"; {r['images_random']} random real {item}s" + f", protocol {protocol or 'quick'}"*(r.get('protocol')=='own steps')
             + f"\nnot clearly better than random {item}s: {100*ahead:+.1f} points, where runs differ by {100*spread:.1f}"*(ahead <= spread))
+
+def judges(r:dict) -> str: # r: from `evaluate`
+    "Who judged, with what"
+    if r['evaluator']!='students': return f"{several(r['runs'], 'run')} of {r['evaluator']} ({r['net']})"
+    return f"{several(r['runs'], 'student')} ({r['net']}), protocol {r['protocol']} ({r['epochs']} epochs)"
+
+def lost_in_8bit(r:dict) -> str: # r: from `evaluate`
+    "What to do where 8-bit copies lose more than students differ"
+    lost = r['accuracy_mean'] - r.get('accuracy_mean_8bit', r['accuracy_mean'])
+    if lost <= max(.05, 2*(r.get('accuracy_std', 0)**2 + r.get('accuracy_std_8bit', 0)**2)**.5): return ''
+    return f'\nas 8-bit images {100*lost:.1f} points are lost; distil with --pixels 8bit'
 
 # %% ../nbs/970_cli.ipynb #clievaltw2
 def bpc_evaluate(file:str, # a coreset, as `bpc distill` writes it
@@ -443,11 +469,10 @@ def bpc_evaluate(file:str, # a coreset, as `bpc distill` writes it
     item = space_of(coreset.x).item
     kinds = [('coreset', ''), ('the same as 8-bit images', '_8bit'), (f'random real {item}s', '_random')]
     rows = [(k, mean_percent(r, s), f"{r['nll_mean'+s]:.3f}") for k,s in kinds if f'nll_mean{s}' in r]
-    who = "students ({net}), protocol {protocol} ({epochs} epochs)" if r['evaluator']=='students' else f"runs of {r['evaluator']} ({{net}})"
     of = f"labels by {r['taught_by']} ({r['epochs']} epochs)" if 'taught_by' in r else label_words(r['labels'])
-    how = ("{runs} " + who + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=of)
+    how = (judges(r) + ", {of}, {n_test} test " + item + "s of {data}").format(**r, of=of)
     if control: how += beside_random(r, item, protocol)
-    return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how
+    return table(rows, ('trained on', 'accuracy, %', 'NLL')) + '\n' + how + lost_in_8bit(r)
 
 # %% ../nbs/970_cli.ipynb #fc82b7f2
 def bpc_predictive(file:str, # a coreset, as `bpc distill` writes it
@@ -601,7 +626,7 @@ def bpc_transfer(file:str, # a coreset, as `bpc distill` writes it
     scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), beside(r)])) for r in rows]
     r = rows[0]
     way = f"protocol {r['protocol']}" if evaluator=='students' else f'evaluator {evaluator}'
-    how = f"{runs} students each, {label_words(r['labels'])}, {way} ({r.get('epochs', 0)} epochs)"
+    how = f"{several(runs, 'student')} each, {label_words(r['labels'])}, {way} ({r.get('epochs', 0)} epochs)"
     if evaluator=='students' and r['protocol']!=protocol: how += f', random real {protocol}' # they have no step sizes of their own
     return table(scores, ('trained on it', 'accuracy, %', 'random real')) + '\n' + how
 
@@ -618,7 +643,7 @@ def bpc_whole(data:str='digits', # a data set's name, a folder of class folders,
               **given:Any) -> dict|str:
     "Test students of all training images, once"
     r = whole_data(data_from(data, given), net, results, protocol, epochs, runs, seed, auto(device), progress=not json)
-    how = "{runs} students of {n_train} images of {data}, {net}, protocol {protocol} ({epochs} epochs)".format(**r)
+    how = several(r['runs'], 'student') + " of {n_train} images of {data}, {net}, protocol {protocol} ({epochs} epochs)".format(**r)
     return r if json else f"{mean_percent(r)} %: {how}"
 
 # %% ../nbs/970_cli.ipynb #97t00002
@@ -732,13 +757,20 @@ def memory_data(source:str, into:str, given:dict, # what was typed; loses the op
     if S is not None or not m.steps or {*DECISIVE} & {*given} or not without_recipe(method, source): return d, given
     return d, chosen(method, d, n, minutes, device).options | given
 
-def remembered(m:Memory, at:Path, old:bool, tests:int) -> str: # folder of its state, whether nothing was new, test examples
+def not_remembered(d:Data, again:int) -> str: # again: test examples that are
+    "What the memory says of test examples"
+    tests, what = len(d.test.y), 'pictures' if len(d.shape)==3 else f'{space_of(d.shape).item}s'
+    if not again: return f'{tests} test examples of the data are not remembered'
+    apart = f': keep test {what} in a {"folder" if len(d.shape)==3 else "file"} of their own (train/ and test/)'
+    return f'{again} of the {tests} test {what} were in earlier additions' + apart*('fold' in d.meta['recipe'])
+
+def remembered(m:Memory, at:Path, old:bool, tests:str) -> str: # folder of its state, whether nothing was new, from `not_remembered`
     "What a memory holds, in lines for people"
     last, n = {} if old else m.history[-1]['new'], m.coreset.y.bincount(minlength=len(m.classes)).tolist()
     rows = [(c, len(m.seen[c]), last.get(c, 0), k) for c,k in zip(m.classes, n)]
     size = m.coreset.x[0].numel()*len(m.coreset.x)
     return '\n'.join([*['nothing new']*old, table(rows, ('class', 'seen', 'new', 'kept')),
-                      f'{tests} test examples of the data are not remembered',
+                      tests,
                       f"{len(m.coreset.x)} images by {m.coreset.meta['method']}, {size/1e3:.0f} kB as 8-bit images, "
                       f'additions so far: {len(m.history)}',
                       str(at/STATE), str(at/'coreset.png'),
@@ -757,13 +789,15 @@ def bpc_remember(data:str, # a data set's name, a folder of class folders, a .pa
                  json:bool=False, # print one JSON object
                  **given:Any) -> dict|str:
     "Add what is new in data to a memory that keeps a few images of each class"
+    sound_place(into, data)
     before, device = recall(into, budget=budget, method=method, per_class=per_class), auto(device)
     d, options = memory_data(data, into, given, before.method, before.per_class or 1, minutes, device)
     try: m, at = remember(d, into, seed, refresh, device, not json, budget=budget, method=method, per_class=per_class, options=options)
     except KeyboardInterrupt: raise KeyboardInterrupt(f"stopped; the memory in {into} is as it was, and the same command goes on") from None
-    old = len(m.history)==len(before.history)
-    if not json: return remembered(m, at, old, len(d.test.y))
-    return dict(coreset=str(at/STATE), classes=[*m.classes], seen={k:len(v) for k,v in m.seen.items()}, history=[*m.history])
+    old, again = len(m.history)==len(before.history), tests_seen(before, d)
+    if not json: return remembered(m, at, old, not_remembered(d, again))
+    return dict(coreset=str(at/STATE), classes=[*m.classes], seen={k:len(v) for k,v in m.seen.items()}, history=[*m.history],
+                tests=len(d.test.y), tests_seen=again)
 
 # %% ../nbs/970_cli.ipynb #a1c0de05
 def bpc_rank(file:str, # networks and their training (TOML)
@@ -776,8 +810,9 @@ def bpc_rank(file:str, # networks and their training (TOML)
              json:bool=False, # print one JSON object
              **given:Any) -> dict|str:
     "Rank networks by training them on a coreset and testing on validation images"
+    some = networks_of(file)
     if on is None: raise ValueError("on: networks are trained on a coreset; name its file, as in bpc rank FILE --on coreset.safetensors")
-    some, S = networks_of(file), Coreset.load(on)
+    S = Coreset.load(on)
     rows = in_order_of_score(S, d := data_of(S, data, given), some, protocol, runs, seed=seed, progress=not json)
     if json: return dict(coreset=str(on), data=d.name, protocol=protocol, held_out=len(d.held.y), rows=rows)
     more = lambda r: ','.join(f'{k}={v}' for k,v in r.items() if k in TRAINING)
@@ -804,7 +839,7 @@ def bpc_audit(file:str, # a coreset, from wherever it comes
     write_atomic(out, lambda tmp: Path(tmp).write_text(page(found, S, d, Path(file).name), encoding='utf-8'))
     write_atomic(out.with_suffix('.json'), lambda tmp: Path(tmp).write_text(text))
     if json: return found
-    rows = [('red' if a['red'] else '', a['part'], a['what'], as_number(a['value']), as_number(a['control'])) for a in found['answers']]
+    rows = [('red' if a['red'] else '', a['part'], a['what'], *answer_in_words(a, found['examples'])) for a in found['answers']]
     said = (f"{len(found['red'])} of {len(rows)} answers are red: no better than random real images, or past a limit\n"
             f"accuracy is that of the students' mean probabilities, --runs {found['runs']}\n{ABBREVIATIONS}\n{out}")
     return table(rows, ('', 'part', 'question', 'coreset', 'control')) + '\n' + said
@@ -992,6 +1027,7 @@ def bpc_tables(results:str=None, # folder of lines (default: that of the checkou
     return '\n\n'.join(f'{t}\n\n{markdown(*of)}' for t,of in found.items())
 
 # %% ../nbs/970_cli.ipynb #553aedbd
+DEMO_SAYS = "six networks are trained on scikit-learn's digits, ten images are learned and measured: about a minute on two cores"
 DEMO = dict(every=200, select_runs=2, experts=dict(n=6, epochs=15)) # less than the recipe for digits
 
 def picture_of(real:Coreset, learned:Coreset, r:dict, path:Path) -> str: # r: as `evaluate` gives it, with a control
@@ -1008,6 +1044,7 @@ def bpc_demo(out:str=None, # the run's folder (default: runs/demo, made anew eac
              json:bool=False, # print one JSON object
             ) -> dict|str:
     "The main job on scikit-learn's digits: ten images, measured"
+    if not json: print(DEMO_SAYS, file=sys.stderr, flush=True)
     began, data, device = time.perf_counter(), load('digits'), auto(device)
     if out is None: Path('runs/demo/checkpoint.safetensors').unlink(missing_ok=True)
     out = Path(out or 'runs/demo')
@@ -1172,7 +1209,7 @@ def spoken(said:str, # one sentence
           ) -> str:
     "`size=16` in the words of the command line: `--size 16`"
     def flag(m):
-        name, value = m[1].replace('_', '-'), m[2].strip("()'").replace(' ', '')
+        name, value = m[1].replace('_', '-'), m[2].strip("()'").replace(', ', 'x')
         return f'no --{name}' if value=='False' else f'--{name}' if value in ('','True','always') else f'--{name} {value}'
     if not names: return ' '.join(said.split())
     return re.sub(rf"(?<![\w'\":,-])({'|'.join(names)})=(\(\d+, \d+\)|'[\w-]+'|[\w.]*)", flag, ' '.join(said.split()))

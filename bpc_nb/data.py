@@ -6,7 +6,7 @@
 __all__ = ['ZCA_LIMIT', 'Split', 'Data', 'draw', 'of_table', 'by_class', 'pairs', 'weights_by_class', 'deal', 'hold', 'apart',
            'float_batches', 'normaliser', 'whitening', 'fit', 'apply', 'standardiser', 'read_rows', 'of_images',
            'parts_of', 'share_of_rare', 'load_text', 'origin', 'limits', 'recipe_of', 'noted', 'parted', 'load', 'same',
-           'match', 'sources', 'same_table', 'listed', 'refit', 'in_words_of', 'overview']
+           'match', 'sources', 'all_classes', 'same_table', 'listed', 'refit', 'in_words_of', 'overview']
 
 # %% ../nbs/110_data.ipynb #a2fa17d6
 import hashlib, os, warnings
@@ -309,7 +309,7 @@ def parted(name:str, x:Tensor, y:Tensor, meta:dict, # as `read` gives them
 # %% ../nbs/110_data.ipynb #e79bcc4c
 def load(source='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of these
          root:str=None, # folder with the named sets; None: $BPC_DATA, else ~/.cache/bpc_nb/data
-         size:int|tuple=None, # images are resized to this height and width, int or (H, W)
+         size:int|tuple=None, # images are resized to this height and width, int or (H, W); in a shell 32 or 16x24
          zca:bool=False, # whiten too?
          held_out:float=.1, # part of every class to hold out of the training set
          folds:int=5, # where there is no test part: one of so many folds
@@ -356,7 +356,7 @@ def match(data:Data, # what a coreset is to be used with
                          f"the {space_of(data.shape).item}s of {data.name} are {data.shape}; {size} another coreset")
     if coreset.classes and tuple(coreset.classes)!=data.classes:
         raise ValueError(f"coreset: its classes are {listed(coreset.classes)}, those of {data.name} are {listed(data.classes)}; "
-                         "use the data that it was made from")
+                         f"{all_classes(coreset.meta)}")
     K = coreset.y.shape[1] if coreset.y.ndim==2 else int(coreset.y.max())+1
     if K>data.K or coreset.y.ndim==2 and K<data.K: raise ValueError(f"coreset: its labels are of {K} classes, {data.name} has {data.K}")
     made, own = coreset.meta.get('recipe') or {}, data.meta['recipe']
@@ -371,6 +371,13 @@ def match(data:Data, # what a coreset is to be used with
 def sources(meta:dict) -> set: # of a coreset
     "Checksums of the data that it was made from: a memory's history has one for each addition"
     return {meta.get('checksum'), *(h.get('checksum') for h in meta.get('history', ()))} - {None}
+
+def all_classes(meta:dict) -> str: # of a coreset
+    "What has all classes of a coreset"
+    came = [*dict.fromkeys(h['data'] for h in meta.get('history', ()) if 'data' in h)]
+    if not came: return 'use the data that it was made from'
+    several = f"several folders ({', '.join(came)})" if len(came) > 1 else f'{came[0]} as it was at several times'
+    return f'this memory was filled from {several}; give data= a folder with all its classes'
 
 def same_table(data:Data, coreset:Coreset) -> None:
     "One sentence for the first column in which two tables differ"

@@ -58,12 +58,14 @@ def open_run(folder:str|Path) -> Run:
     "Open a run's folder, or say what is wrong with it"
     folder = Path(folder).expanduser().resolve()
     path = folder/'config.json'
+    if folder.is_file(): raise ValueError(f"run: {folder} is a file; name the folder of its run, and `bpc show` shows a coreset file")
     if not folder.is_dir(): raise FileNotFoundError(f"run: there is no folder {folder}; `bpc distill` makes one")
     if not path.exists() and (kept := states(folder)):
         S = Coreset.load(kept[-1]/STATE)
         return Run(folder, dict(method='memory', data=', '.join(S.classes), ipc=most(S.y), seed=0, net=S.meta.get('net', ''), every=1))
     if not path.exists():
-        raise FileNotFoundError(f"run: {folder} holds no run, there is no config.json in it; name the folder that `bpc distill` wrote to")
+        raise FileNotFoundError(f"run: {folder} holds no run, there is no config.json in it; name the folder that `bpc distill` wrote to, "
+                                "or that of a memory")
     try: config = dict(loads(path.read_text()))
     except (ValueError, TypeError):
         raise ValueError(f"run: {path} is cut off or no JSON object; begin the run again in another folder") from None

@@ -9,7 +9,7 @@ __all__ = ['SAID', 'keep_memory', 'guarded', 'compiled', 'last', 'per_pixel', 'a
            'compile_network']
 
 # %% ../nbs/150_fast.ipynb #4186e3c5
-import ctypes, warnings
+import ctypes, logging, warnings
 from functools import cache
 from typing import Any, Callable, NamedTuple
 from weakref import ref
@@ -49,6 +49,7 @@ def guarded(fast:Callable, plain:Callable, # two functions of the same arguments
 @cache
 def compiled(f:Callable) -> Callable:
     "`f`, compiled for every shape that it meets"
+    if not torch.cuda.is_available(): logging.getLogger('torch.utils.cpp_extension').setLevel(logging.ERROR) # it misses a GPU
     torch._dynamo.config.recompile_limit = 64 # each shape counts; the default, 8, is soon reached
     return guarded(torch.compile(f, dynamic=False), f, SAID)
 

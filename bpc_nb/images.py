@@ -7,11 +7,12 @@ __all__ = ['LARGE', 'READING', 'IMAGE_SUFFIXES', 'IMAGENETTE', 'NAMED', 'TEXTS',
            'decode', 'stack', 'as_labels', 'digest', 'cached', 'seal', 'subfolders', 'listing', 'parts', 'words',
            'develop', 'read_folder', 'open_parquet', 'read_parquet', 'is_pair', 'plain_label', 'unpack', 'read_parts',
            'named_parts', 'open_arrays', 'torchvision_part', 'read_torchvision', 'read_idx', 'reader', 'read_named',
-           'fetch', 'read_digits', 'read_path', 'own_name', 'read']
+           'fetch', 'read_digits', 'read_path', 'own_name', 'spelt_nearly', 'read']
 
 # %% ../nbs/100_images.ipynb #a4b03362
-import gzip, hashlib, json, os, re, warnings, zlib
+import difflib, gzip, hashlib, json, os, re, warnings, zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -59,7 +60,7 @@ def as_size(size:int|tuple|list|None, # None, an int or a pair (H,W)
     hw = (size,size) if isinstance(size, Integral) and not isinstance(size, bool) else size
     if hw is None: return None
     if isinstance(hw, (tuple,list)) and len(hw)==2 and all(isinstance(s, Integral) and s>0 for s in hw): return tuple(map(int, hw))
-    raise ValueError(f"size: expected a positive whole number or a pair (H, W) of them, found {size!r}")
+    raise ValueError(f"size: expected a positive whole number or a pair (H, W) of them, as in size=(16, 24), found {size!r}")
 
 def cover(im:Image.Image|Tensor, # PIL image, or tensor (...,H,W)
           size:tuple, # (H,W)
@@ -109,8 +110,8 @@ def decode(blobs:Sequence, # paths, or bytes of encoded images
         for x in pool.map(one, blobs): xs.append(x); b.update()
     bad = [(n,x) for n,x in zip(names, xs) if isinstance(x, Exception)]
     if bad and not skip_bad:
-        more = f" and {len(bad)-1} more" if len(bad)>1 else ''
-        raise ValueError(f"source: cannot decode image {bad[0][0]}{more} ({type(bad[0][1]).__name__}); "
+        more = f" and {len(bad)-5} more" if len(bad)>5 else ''
+        raise ValueError(f"source: cannot decode image{'s'*(len(bad)>1)} {', '.join(n for n,_ in bad[:5])}{more}; "
                          "repair, convert or remove, or pass skip_bad=True")
     return [None if isinstance(x, Exception) else x for x in xs]
 
@@ -440,6 +441,15 @@ def own_name(p:Path) -> str:
     plain = p.is_dir() and (not read or read.func is read_folder and read.args==(p,))
     return f'{name}_pictures' if plain and name in ('digits',*NAMED) else name
 
+# %% ../nbs/100_images.ipynb #4d2b3044
+def spelt_nearly(p:Path, names:list) -> str: # names: of data sets; '' where one of them is as near
+    "Which file or folder beside a path that is not there was meant"
+    with suppress(OSError): names = [*names, *(q.name for q in p.parent.iterdir() if q.name[0]!='.')]
+    known = {n.lower():n for n in reversed(names)}
+    near = difflib.get_close_matches(p.name.lower(), known, 1, .7)
+    return f', did you mean {str(p.with_name(known[near[0]]))!r}?' if near and p.with_name(known[near[0]]).exists() else ''
+
+# %% ../nbs/100_images.ipynb #9bfda175
 def read(source:Any, root:str|Path=None, size:tuple=None, skip_bad=False, download=False) -> tuple: # name, tensors, meta
     "Whatever `source` is"
     if isinstance(source, dict): return 'arrays', *read_parts(named_parts(source), size)
@@ -449,8 +459,10 @@ def read(source:Any, root:str|Path=None, size:tuple=None, skip_bad=False, downlo
         return name, *read_parts(source if two else [source], size)
     p = Path(source).expanduser()
     if p.exists(): return own_name(p), *read_path(p, size, skip_bad)
-    if isinstance(source, os.PathLike) or p.suffix or os.sep in source: raise FileNotFoundError(f"source: there is no file or folder {p}")
-    try: choose(source, ['digits',*NAMED,*TEXTS], 'source')
+    at, known = isinstance(source, os.PathLike) or p.suffix or os.sep in source, ['digits',*NAMED,*TEXTS]
+    near = spelt_nearly(p, [] if at else known) if at or source not in known else ''
+    if at or near: raise FileNotFoundError(f"source: there is no file or folder {p}{near}")
+    try: choose(source, known, 'source')
     except ValueError as e: raise ValueError(f"{e}; there is no file or folder of that name either") from None
     if source in TEXTS: raise ValueError(f"source: {source} holds sentences, not images; `load` of the data chapter reads it")
     if source=='digits': return source, *read_digits(size)

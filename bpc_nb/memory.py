@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['STATE', 'PRINTS', 'ADDING', 'USUAL', 'CHEAP', 'fingerprints', 'unseen', 'not_renamed', 'by_name', 'only', 'Memory',
-           'places', 'replayed', 'fill', 'pool', 'mixed_in', 'in_space', 'put_together', 'for_memory', 'asked_of',
-           'makers', 'reset', 'added', 'states', 'read_prints', 'commit', 'recall', 'remember']
+           'places', 'replayed', 'fill', 'pool', 'mixed_in', 'in_space', 'tests_seen', 'put_together', 'for_memory',
+           'asked_of', 'makers', 'reset', 'added', 'states', 'read_prints', 'commit', 'sound_place', 'recall',
+           'remember']
 
 # %% ../nbs/870_memory.ipynb #4fb54e94
 import hashlib, os, shutil, tempfile, time, warnings
@@ -138,6 +139,12 @@ def in_space(m:Memory, data:Data) -> Data:
     bare = m.coreset._replace(classes=(), y=torch.zeros(len(m.coreset.y), dtype=torch.int64), meta=of_table(m.coreset.meta))
     return match(data, bare)
 
+def tests_seen(m:Memory, data:Data) -> int:
+    "How many test examples were in earlier additions"
+    if m.coreset is None: return 0
+    data, seen = in_space(m, data), frozenset().union(*m.seen.values())
+    return sum(p in seen for p in fingerprints(data.test.x, data.transform))
+
 def put_together(m:Memory, S:Coreset, new:dict, # S: of the pool, from the method
              n:int, seed:int, refresh:bool) -> Coreset: # n: places of a class
     "Stored and new images, class by class"
@@ -228,6 +235,17 @@ def commit(m:Memory, folder:str|Path) -> Path: # of the new state
     finally: shutil.rmtree(tmp, ignore_errors=True)
     return to
 
+# %% ../nbs/870_memory.ipynb #10db2881
+def sound_place(into:str|Path, source:str|None=None) -> None: # source: path of the data, if they have one
+    "One sentence for a folder that cannot be a memory's"
+    into, at = Path(into), Path(source or '').expanduser()
+    if into.exists() and not into.is_dir(): raise ValueError(f"into: {into} is a file; name a folder for the memory")
+    if source and at.exists() and at.resolve() in (to := into.resolve(), *to.parents):
+        where = 'is the folder of the data' if at.resolve()==to else f'lies in the folder of the data, {source}'
+        raise ValueError(f"into: {into} {where}; name a folder outside of it")
+    if into.is_dir() and not states(into) and any(p.name[0]!='.' for p in into.iterdir()):
+        raise ValueError(f"into: {into} is not empty and holds no memory; name a new folder, or one that `bpc remember` has made")
+
 # %% ../nbs/870_memory.ipynb #2a4e4d12
 def recall(folder:str|Path,
            **asked:Any) -> Memory: # asked: budget, method, per_class, options, as in `Memory`; None: as it was, at first `USUAL`
@@ -250,6 +268,7 @@ def remember(data:Data, into:str|Path, # the memory's folder
              **asked:Any) -> tuple: # asked: as in `recall`; (memory, folder of its last state)
     "Add data to a memory that lies in a folder"
     into = Path(into)
+    sound_place(into, data.meta['recipe'].get('source'))
     into.mkdir(parents=True, exist_ok=True)
     with held(into/'.lock') as ours:
         if not ours: raise ValueError(f"into: another process is adding to {into}; wait until it has finished")

@@ -208,7 +208,7 @@ def test_a_coreset_with_step_sizes_is_judged_by_them_and_says_so(bpc, refused):
 
 def test_sentences_in_words_of_the_command_line():
     names = 'decode', 'start', 'bf16', 'labels', 'size'
-    for said,want in {"take decode='identity'": 'take --decode identity', "start='kernel-herding', or": '--start kernel-herding, or', "bf16='always'": '--bf16', "labels='soft', or": '--labels soft, or', "size=(16, 24)": '--size 16,24'}.items(): assert cli.spoken(said, names) == want
+    for said,want in {"take decode='identity'": 'take --decode identity', "start='kernel-herding', or": '--start kernel-herding, or', "bf16='always'": '--bf16', "labels='soft', or": '--labels soft, or', "size=(16, 24)": '--size 16x24'}.items(): assert cli.spoken(said, names) == want
 
 
 def test_list(bpc):
@@ -324,7 +324,19 @@ def test_folder_of_pictures_of_mixed_sizes(bpc, album, tmp_path, monkeypatch):
     assert json.loads(bpc(*score, '--data', 'moved')[1])['accuracy_runs'] == first['accuracy_runs']
     Image.new('RGB', (16, 16)).save(album/'dark'/'new.png')
     code, out, err = bpc(*score)
-    assert code == 0 and err == f'bpc: the data in {album} has changed since the coreset was made\n'
+    assert code == 0 and err == f'bpc: the data in {album} has changed since the coreset was made; its split is new, so test images may be among those it was made from\n'
+    album.rename(away := album.with_name('away'))
+    code, out, err = bpc(*score)
+    assert code == 2 and err == f'bpc: data: the coreset was made from {album}, which is gone; say where it is with --data FOLDER\n'
+    away.rename(album)
+
+
+def test_8bit_copies_that_lose_much_are_a_hint(bpc, monkeypatch):
+    real = cli.evaluate
+    monkeypatch.setattr(cli, 'evaluate', lambda *a, **k: real(*a, **k) | dict(accuracy_mean=.7, accuracy_mean_8bit=.6, accuracy_std=.01, accuracy_std_8bit=.01))
+    load('digits').draw(1, stream(0)).save('s.safetensors')
+    out = bpc('evaluate', 's.safetensors', '--net', 'mlp:width=4', '--runs', 1)[1]
+    assert out.endswith('\nas 8-bit images 10.0 points are lost; distil with --pixels 8bit\n') and '\n1 student (' in out
 
 
 def test_evaluate_loads_the_split_that_the_coreset_was_made_with(home, tmp_path):
@@ -350,7 +362,7 @@ def test_demo_twice(bpc, monkeypatch):
     monkeypatch.setitem(cd.RECIPES, ('digits', 1), dict(net=NET, L=2, T=2, k_max=2, steps=20, every=10, select_runs=1, experts=dict(n=1, epochs=4)))
     monkeypatch.setattr(cli, 'DEMO', dict(experts=dict(n=2, epochs=4)))
     code, out, err = bpc('demo')
-    assert (code, err) == (0, '')
+    assert (code, err) == (0, cli.DEMO_SAYS + '\n') and 'about a minute' in err
     for part in 'learned images (BPC-CD)', 'random real images', 'all 1294 real images', 'runs/demo/demo.png', 'runs/demo/coreset.safetensors': assert part in out
     assert Image.open('runs/demo/demo.png').width > 1000 # enlarged
     first = Path('runs/demo/coreset.safetensors').read_bytes()

@@ -1,14 +1,16 @@
 """Progress, pictures in the terminal, completion, TensorBoard, the doctor, and what to do next."""
-import io, json, shutil, subprocess, sys
+import io, json, logging, shutil, subprocess, sys
 from configparser import ConfigParser
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
+import torch
 
 from bpc_nb import cli, distill, doctor, learn
 from bpc_nb.cli import main
+from bpc_nb.fast import compiled
 from conftest import TINY
 
 
@@ -49,6 +51,79 @@ def test_what_to_do_next_and_tensorboard(bpc, experts):
     rows = [json.loads(l) for l in Path('run/log.jsonl').read_text().splitlines()]
     assert [(e.step, pytest.approx(e.value)) for e in found.Scalars('accuracy_mean')] == [(r['step'], r['accuracy_mean']) for r in rows]
     assert 'tensorboard' not in json.loads(Path('run/config.json').read_text())
+
+
+def test_what_to_do_next_says_what_it_needs(bpc, experts, monkeypatch):
+    monkeypatch.setattr(cli, 'find_spec', lambda name: None)
+    out = bpc('distill', 'digits', *TINY, '--buffer', experts, '--out', 'run')[1]
+    assert "bpc explore run  (it needs: pip install 'bpc_nb[explorer]')" in out
+
+
+def test_a_run_that_the_clock_ended_says_so(bpc, experts, monkeypatch):
+    words = 'distill', 'digits', *TINY, '--buffer', experts, '--out', 'run'
+    with monkeypatch.context() as m:
+        m.setattr(cli, 'watching', lambda *_: dict(until=lambda: True))
+        out = bpc(*words)[1]
+    assert 'time was over at step 1 of 60; the same command with --resume goes on' in out
+    code, out, err = bpc(*words, '--resume')
+    assert (code, err) == (0, '') and 'time was over' not in out
+
+
+def test_a_run_that_goes_on_says_so_after_what_is_wrong(bpc, refused, experts):
+    words = 'distill', 'digits', *TINY, '--buffer', str(experts), '--out', 'run', '--resume'
+    assert bpc(*words[:-1])[0] == 0
+    Path('run/chosen.json').write_text(json.dumps(dict(planned=60., look=.1, asked={})))
+    refused(*words, '--lr', '2', parts='has lr = 1.0, not 2.0') # one line
+    code, out, err = bpc(*words, '--steps', '70', '--minutes', '1')
+    assert (code, err) == (0, 'options as this run began, and another 1 minute\n')
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason='a GPU is here')
+def test_a_compiler_does_not_say_that_there_is_no_gpu():
+    logger = logging.getLogger('torch.utils.cpp_extension')
+    logger.setLevel(logging.NOTSET)
+    compiled(lambda x: x)
+    assert not logger.isEnabledFor(logging.WARNING)
+
+
+def test_explore_and_rank_name_what_they_need(refused):
+    Path('notes').mkdir()
+    refused('explore', 'notes', parts=('holds no run', 'or that of a memory'))
+    Path('s.safetensors').write_text('')
+    refused('explore', 's.safetensors', parts='is a file; name the folder of its run')
+    refused('rank', 'network.toml', parts='file: there is no file network.toml')
+    refused('rank', 's.safetensors', parts='s.safetensors is a coreset, and FILE is a TOML file of networks')
+
+
+def test_guesses(refused, bpc):
+    "ignore case, and stand alone"
+    assert 'one of' not in refused('distill', 'digits', '--method', 'CD', parts="did you mean 'cd'?")
+    assert 'one of' in refused('distill', 'digits', '--method', 'zzz')
+    Path('my_pictures').mkdir()
+    refused('distill', 'my_picturs', parts="there is no file or folder my_picturs, did you mean 'my_pictures'?")
+    refused('data', './My_pictures/', parts="did you mean 'my_pictures'?")
+    refused('data', 'digts', parts="did you mean 'digits'?")
+
+
+def test_a_size_as_people_write_it(refused, bpc):
+    assert json.loads(bpc('data', 'digits', '--size', '16x24', '--json')[1])['shape'] == [1, 16, 24]
+    refused('data', 'digits', '--size', '16xx', parts=('as in --size 16x24', "found '16xx'"))
+    assert '16x24' in bpc('data', '--help')[1]
+
+
+def test_pictures_that_cannot_be_read_are_named(refused):
+    for k in 'ab':
+        Path('p', k).mkdir(parents=True)
+        for i in range(4): Path('p', k, f'{i}.png').write_text('')
+    err = refused('data', 'p', parts='cannot decode images a/0.png, a/1.png, a/2.png, a/3.png, b/0.png and 3 more; repair')
+    assert '--skip-bad' in err and 'Error' not in err
+
+
+def test_an_audit_says_of_how_many(bpc):
+    from bpc_nb.zoo import load_coreset
+    load_coreset('digits', ipc=1).save('s.safetensors')
+    code, out, err = bpc('audit', 's.safetensors', *'--net mlp:width=8 --runs 1 --protocol brief --passes 2000 --images 50'.split())
+    assert code == 0 and any(' of 10 ' in l and l.endswith('0.1 by chance') for l in out.splitlines() if ' copies ' in l), out
 
 
 def test_tensorboard_is_not_here(refused, experts, monkeypatch):

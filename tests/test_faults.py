@@ -122,7 +122,7 @@ def test_coreset_that_is_none(refused, whole, tmp_path):
 def test_coreset_of_other_classes_or_sizes(refused, whole, tmp_path):
     d = pictures(tmp_path/'d', a=6, b=6)
     refused('evaluate', whole/'coreset.safetensors', '--data', d, parts='its classes are 0, 1, 2')
-    refused('evaluate', whole/'coreset.safetensors', '--size', 16, parts=('its images are (1, 8, 8)', '--size 8,8'))
+    refused('evaluate', whole/'coreset.safetensors', '--size', 16, parts=('its images are (1, 8, 8)', '--size 8x8'))
 
 
 def test_buffer_of_another_network_or_none(refused, experts, tmp_path):

@@ -67,6 +67,40 @@ def test_some_old_pictures_under_another_name_are_a_warning(pictures, tmp_path, 
     assert code==0 and "new images of class 'null' were added as class '0' before; if both names mean one class" in err, err
     assert len(states(tmp_path/'m'))==2
 
+QUICK = ['--net', 'mlp:width=4', '--runs', '1']
+
+def test_a_memory_knows_the_folder_that_it_was_filled_from(pictures, tmp_path, capsys):
+    "and one of several folders says which they were"
+    into = tmp_path/'m'
+    bpc(pictures/'first', '--into', into, '--per-class', 3, capsys=capsys)
+    assert main(['evaluate', str(states(into)[-1]/STATE), *QUICK])==0 and capsys.readouterr().err==''
+    bpc(pictures/'more', '--into', into, capsys=capsys)
+    assert main(['evaluate', str(states(into)[-1]/STATE), *QUICK])==2
+    assert 'this memory was filled from several folders (first, more); give --data a folder with all its classes' in capsys.readouterr().err
+    assert main(['evaluate', str(into)])==2 and f'the newest in that memory is {into}/0002/coreset.safetensors' in capsys.readouterr().err
+
+def test_what_cannot_be_a_memory_is_refused_before_anything_is_written(pictures, tmp_path, capsys):
+    (tmp_path/'full').mkdir(); (tmp_path/'full'/'notes').write_text('')
+    first = pictures/'first'
+    for into,said in ((tmp_path/'full', 'is not empty and holds no memory'), (first, 'is the folder of the data'),
+                      (first/'memory', 'lies in the folder of the data'), (tmp_path/'full'/'notes', 'is a file')):
+        before = sorted(tmp_path.rglob('*')) + sorted(pictures.rglob('*'))
+        code, _, err = bpc(first, '--into', into, capsys=capsys)
+        assert code==2 and said in err and err.count('\n')==1, err
+        assert sorted(tmp_path.rglob('*')) + sorted(pictures.rglob('*'))==before
+
+def test_test_pictures_of_earlier_additions_are_counted(pictures, tmp_path, capsys):
+    "of a folder that is split anew when it has grown"
+    d = load('digits')
+    def add(n):
+        for k in '01':
+            (tmp_path/'grows'/k).mkdir(parents=True, exist_ok=True)
+            for i, x in enumerate(d.transform.inverse(d.train.x[d.train.y==int(k)][:n])): image(x).save(tmp_path/'grows'/k/f'{i}.png')
+        return bpc(tmp_path/'grows', '--into', tmp_path/'m', capsys=capsys)
+    assert '12 test examples of the data are not remembered' in add(30)[1] and 'not remembered' in add(30)[1]
+    code, out, err = add(60)
+    assert code==0 and ' of the 24 test pictures were in earlier additions: keep test pictures in a folder of their own (train/ and test/)' in out, out
+
 def test_one_class_alone_cannot_begin(pictures, tmp_path, capsys):
     code, _, err = bpc(pictures/'alone', '--into', tmp_path/'m', capsys=capsys)
     assert code==2 and 'begin with two classes or more' in err
