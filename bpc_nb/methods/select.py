@@ -216,7 +216,7 @@ METHODS = {'random': Method(random, RECIPES, frozenset(), steps=False, when='as 
                              when='where images must stay real, and as a start that is better than random'),
            'kernel-herding': Method(kernel_herding, RECIPES, by_net, steps=False, when='as herding, where classes are of several kinds'),
            'k-center': Method(k_center, RECIPES, by_net, steps=False,
-                              when='where images must stay real, there are ten or more of a class, and none is odd: an odd image is far from all others'),
+                              when='where images must stay real and there are ten or more of a class, none of them odd'),
            'forgetting': Method(forgetting, RECIPES, steps=False, when='for subsets much larger than those of this book'),
            'k-means': Method(k_means, RECIPES, frozenset(), steps=False,
                              when='as a control that costs nothing: with one image of a class, their average')}

@@ -131,7 +131,8 @@ TAUGHT = dict(net=SPEC, experts=TRAINED, optimiser='adam', lr=.1, average=.9, st
               select_evaluator='soft', select_runs=1)
 SHORT = {(k, None): dict(experts=training_of(k)) for k in SHORTER}
 RECIPES = {name: {(None, None): TAUGHT | more} | SHORT for name,more in (('sre2l', dict(start='noise')), ('dwa', {}))}
-WHEN = dict(sre2l='where data are too large for anything else and a teacher can be asked; random real images with that teacher were better in all that was measured',
+WHEN = dict(sre2l='where data are too large for anything else and a teacher can be asked; '
+                  'real images with that teacher were better in all that was measured',
             dwa='as `sre2l`, for images that differ more from each other')
 METHODS = {f.__name__:Method(f, RECIPES[f.__name__], without=(*ENERGY, 'pixels', 'labels', 'lr_labels', 'decode'), when=WHEN[f.__name__])
            for f in (sre2l, dwa)}
