@@ -407,7 +407,7 @@ def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, o
     source = recipe.pop('source', None)
     if not (data or source): raise ValueError("data: the coreset file does not say which data it was made from; name them with --data")
     if not data and os.sep in source and not Path(source).exists(): # a place, as `place_of` writes it
-        raise FileNotFoundError(f"data: the coreset was made from {source}, which is gone; say where it is with --data FOLDER")
+        raise FileNotFoundError(f"data: the coreset was made from {source}, which is gone; say where it is with --data PATH")
     recipe['fold'] = recipe.get('fold') or None # 0 is the default, and means nothing where there is a test part
     as_made = not data and not ({*given} & {*loading()}) - {'root','download'}
     if data and Path(data).suffix not in ('.tsv','.csv') and data not in TEXTS and not Path(data).is_dir(): # no table, so no columns of one
@@ -761,7 +761,7 @@ def not_remembered(d:Data, again:int) -> str: # again: test examples that are
     "What the memory says of test examples"
     tests, what = len(d.test.y), 'pictures' if len(d.shape)==3 else f'{space_of(d.shape).item}s'
     if not again: return f'{tests} test examples of the data are not remembered'
-    apart = f': keep test {what} in a {"folder" if len(d.shape)==3 else "file"} of their own (train/ and test/)'
+    apart = f': keep test {what} in a ' + ('folder of their own (train/ and test/)' if len(d.shape)==3 else 'file of their own')
     return f'{again} of the {tests} test {what} were in earlier additions' + apart*('fold' in d.meta['recipe'])
 
 def remembered(m:Memory, at:Path, old:bool, tests:str) -> str: # folder of its state, whether nothing was new, from `not_remembered`

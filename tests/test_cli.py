@@ -327,7 +327,7 @@ def test_folder_of_pictures_of_mixed_sizes(bpc, album, tmp_path, monkeypatch):
     assert code == 0 and err == f'bpc: the data in {album} has changed since the coreset was made; its split is new, so test images may be among those it was made from\n'
     album.rename(away := album.with_name('away'))
     code, out, err = bpc(*score)
-    assert code == 2 and err == f'bpc: data: the coreset was made from {album}, which is gone; say where it is with --data FOLDER\n'
+    assert code == 2 and err == f'bpc: data: the coreset was made from {album}, which is gone; say where it is with --data PATH\n'
     away.rename(album)
 
 

@@ -2,8 +2,9 @@
 
     python results/posterior/minibatch.py [random dm cd]
 
-The data, the network, its prior and the draws of p(theta | D) are those of title.py on MNIST. Chains of SGHMC follow the energy of all data, estimated with 120 images in
-each step: 120 drawn anew from D, or 20; or a coreset of 100 images that weighs rho of the data and 20 drawn anew that weigh the rest; or (rho = 1) the coreset alone. The arguments
+The data, the network, its prior and the draws of p(theta | D) are those of title.py on MNIST. Chains of SGHMC follow the energy of all data, estimated in each
+step from 120 or 20 images drawn anew from D; or from a coreset of 100 images that weighs rho of the data and 20 drawn anew that weigh the rest; or (rho = 1) from the
+coreset alone. The arguments
 name the sets; random real images are the control. Coresets are learned with the options that title_search.jsonl found. What has a line in results/posterior/minibatch.jsonl
 is not measured again.
 """
