@@ -107,7 +107,7 @@ def test_commands(quick, bpc):
     code, out, err = bpc('evaluate', json.loads(out)['coreset'], '--evaluator', 'soft', '--set', 'epochs=2', '--runs', 1, '--control', '--json')
     assert code==0 and {'accuracy_mean','accuracy_mean_random','taught_by'} <= json.loads(out).keys()
     code, out, err = bpc('evaluate', 'run/coreset.safetensors', '--protocol', 'soft', '--set', 'epochs=2', '--runs', 1)
-    assert code==0 and '1 runs of soft' in out, err
+    assert code==0 and '1 run of soft' in out, err
     judged = 'transfer', 'run/coreset.safetensors', '--nets', 'mlp:width=4', '--set', 'epochs=2', '--runs', 1
     for evaluator in '--evaluator', '--protocol': assert bpc(*judged, evaluator, 'soft')[0]==0 # the same line by either name
     line, = lines('results/transfer.jsonl')
