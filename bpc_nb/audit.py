@@ -65,7 +65,7 @@ class Judge(NamedTuple):
 
     def students(self, S:Coreset, net:Network, **options:Any) -> Tensor: # (R,P)
         "Students of a coreset, trained once"
-        how = PROTOCOLS[self.protocol] | options
+        how = dict(augment='') | PROTOCOLS[self.protocol] | options # none is none, said or not
         key = net.name, self.runs, S.x.data_ptr(), S.y.data_ptr(), tuple(sorted(how.items()))
         if key not in self.known: # the coreset is kept, so that no other one takes its place in memory
             self.known[key] = S, students(examples_of(S, self.device), net, self.runs, seed=(self.seed, 'audit'), **how)
