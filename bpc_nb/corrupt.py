@@ -31,21 +31,26 @@ if TYPE_CHECKING: from matplotlib.figure import Figure # a command that draws no
 def gaussian_noise(x:Tensor, # here and below: pixels (B,C,H,W) in [0,1]
                    c:float, # constants of the severity
                    gen:Generator) -> Tensor:
+    "Every value plus Gaussian noise of standard deviation c"
     return x + c*torch.randn(x.shape, generator=gen)
 
 def shot_noise(x:Tensor, c:float, gen:Generator) -> Tensor:
+    "Photon noise: Poisson counts of mean c times the value, divided by c"
     return torch.poisson(x*c, generator=gen)/c
 
 def impulse_noise(x:Tensor, c:float, gen:Generator) -> Tensor:
+    "Salt and pepper: with probability c a value becomes 0 or 1, either as likely"
     hit, salt = torch.rand(2, *x.shape, generator=gen)
     return torch.where(hit<c, (salt<.5).float(), x)
 
 # %% ../nbs/340_corrupt.ipynb #0ecff829
 def brighten(x:Tensor, c:float, gen:Generator=None) -> Tensor:
+    "Each pixel's largest channel raised by c, to at most 1, the others in proportion; black becomes grey"
     v = x.amax(1, keepdim=True)
     return torch.where(v>0, x/v.clamp(min=1e-8), 1.)*(v+c).clamp(max=1)
 
 def lower_contrast(x:Tensor, c:float, gen:Generator=None) -> Tensor:
+    "Each channel of an image drawn towards its mean: what deviates from it is multiplied by c"
     mean = x.mean((2,3), keepdim=True)
     return (x - mean)*c + mean
 
@@ -57,11 +62,13 @@ def filtered(x:Tensor, kernel:Tensor) -> Tensor: # (h,w), odd
     return F.conv2d(pad.flatten(0,1)[:,None], kernel.to(x)[None,None]).view(x.shape)
 
 def gauss(sigma:float, radius:int) -> Tensor: # in pixels
+    "A Gaussian kernel of 2*radius+1 entries, which sum to 1"
     i = torch.arange(-radius, radius+1.)
     k = torch.exp(-i**2/(2*max(sigma, 1e-3)**2))
     return k/k.sum()
 
 def blurred(x:Tensor, sigma:float, truncate=4.) -> Tensor:
+    "Gaussian blur with a kernel that ends after `truncate` deviations, or earlier in a small image"
     k = gauss(sigma, min(int(truncate*sigma + .5), min(x.shape[2:])-1))
     return filtered(filtered(x, k[:,None]), k[None])
 
@@ -69,6 +76,7 @@ def unit(x:Tensor) -> float: return min(x.shape[2:])/32 # pixels of this image p
 
 # %% ../nbs/340_corrupt.ipynb #7e025885
 def defocus_blur(x:Tensor, c:tuple, gen:Generator=None) -> Tensor:
+    "Blur by a small disk with a soft edge; c: its radius, and the deviation of the softening"
     r, soft = (v*max(1, unit(x)) for v in c)
     i = torch.arange(-ceil(r)-1, ceil(r)+2.)
     disk = (i[:,None]**2 + i**2 <= r**2).float()
@@ -82,6 +90,7 @@ def gather_pixels(x:Tensor, rows:Tensor, cols:Tensor) -> Tensor: # indices (B,H,
     return x.flatten(2).gather(2, i).view(x.shape)
 
 def glass_blur(x:Tensor, c:tuple, gen:Generator) -> Tensor:
+    "Pixels fetched at random from nearby, between two soft blurs; c: their deviation, how far, how often"
     sigma, reach, passes = c[0]*unit(x), c[1], c[2]
     x = (blurred(x, sigma)*255).floor()/255
     B, _, H, W = x.shape
@@ -105,6 +114,7 @@ def motion_blurred(x:Tensor, radius:float, sigma:float, degrees:Tensor) -> Tenso
     return out
 
 def motion_blur(x:Tensor, c:tuple, gen:Generator) -> Tensor:
+    "Blur along a line at a random angle between -45 and 45 degrees; c: radius and deviation of its half Gaussian"
     return motion_blurred(x, c[0]*unit(x), c[1]*unit(x), 90*torch.rand(len(x), generator=gen) - 45)
 
 # %% ../nbs/340_corrupt.ipynb #b62d375a
@@ -118,6 +128,7 @@ def zoomed(x:Tensor, factor:float) -> Tensor:
     return big[:,:,top:top+x.shape[2],left:left+x.shape[3]]
 
 def zoom_blur(x:Tensor, c:float, gen:Generator=None) -> Tensor:
+    "The mean of an image and of ever closer views of it, up to a zoom of 1+c"
     factors = np.arange(1, 1+c, .01)
     return (x + sum(zoomed(x, f) for f in factors))/(len(factors)+1)
 
@@ -141,16 +152,20 @@ def plasma(B:int, size:int, decay:float, gen:Generator) -> Tensor: # size: at le
 
 # %% ../nbs/340_corrupt.ipynb #f6e0059a
 def layer(x:Tensor, decay:float, gen:Generator) -> Tensor:
+    "Fractal landscapes (B,1,H,W) of the size of the images"
     return plasma(len(x), max(x.shape[2:]), decay, gen)[:,None,:x.shape[2],:x.shape[3]]
 
 def fog(x:Tensor, c:tuple, gen:Generator) -> Tensor:
+    "A fractal landscape added, then scaled back to at most the image's maximum; c: the landscape's weight and decay"
     most = x.amax((1,2,3), keepdim=True)
     return (x + c[0]*layer(x, c[1], gen))*most/(most + c[0])
 
 def frost(x:Tensor, c:tuple, gen:Generator) -> Tensor:
+    "A rough landscape over the image, in place of photographs of frost; c: the weights of image and landscape"
     return c[0]*x + c[1]*layer(x, 1.5, gen)
 
 def snow(x:Tensor, c:tuple, gen:Generator) -> Tensor:
+    "A whitened image under flakes of thresholded noise, which are blurred along their fall"
     mean, std, zoom, least, radius, sigma, keep = c
     flakes = zoomed(mean + std*torch.randn(len(x), 1, *x.shape[2:], generator=gen), zoom)
     flakes = torch.where(flakes<least, 0., flakes).clamp(0, 1)
@@ -160,6 +175,7 @@ def snow(x:Tensor, c:tuple, gen:Generator) -> Tensor:
 
 # %% ../nbs/340_corrupt.ipynb #1d268edf
 def elastic_transform(x:Tensor, c:tuple, gen:Generator) -> Tensor:
+    "A random affine map, then a smooth random displacement; c, in shorter sides: its amount, its smoothness, the map's wobble"
     amount, smooth, wobble = (v*min(x.shape[2:]) for v in c)
     B, _, H, W = x.shape
     size = min(H, W)//3
@@ -180,11 +196,13 @@ def by_pillow(x:Tensor, f:Callable) -> Tensor: # f: an image to an image
     return torch.stack([torch.from_numpy(np.array(f(image(p)))).view(*x.shape[2:], -1).movedim(-1, 0) for p in x.clamp(0, 1)]).float()/255
 
 def pixelate(x:Tensor, c:float, gen:Generator=None) -> Tensor:
+    "Each image shrunk to c times its width and height, and enlarged again"
     H, W = x.shape[2:]
     small = max(1, int(W*c)), max(1, int(H*c))
     return by_pillow(x, lambda im: im.resize(small, Image.BOX).resize((W,H), Image.BOX))
 
 def jpeg_compression(x:Tensor, c:int, gen:Generator=None) -> Tensor:
+    "Each image saved as JPEG of quality c and read back"
     def squeeze(im):
         im.save(f := BytesIO(), 'JPEG', quality=c)
         return Image.open(f)

@@ -272,10 +272,12 @@ def load_text(source:str|Path, root:str|None, label:str|None, text:str|None, len
     return Data(name, *(Split(words[ids[i]], y[i]) for i in parts), classes, Transform(), meta, words)
 
 # %% ../nbs/110_data.ipynb #e5fbf68f
-def origin(checksum:str, recipe:dict) -> str: # of the training images
+def origin(checksum:str, recipe:dict) -> str:
+    "Which images train, as a string: the checksum of all that was read, and how it was split"
     return f"{checksum} {[recipe.get(k) for k in ('held_out','seed','folds','fold')]}"
 
-def limits(x:Tensor) -> list: # darkest and brightest pixel
+def limits(x:Tensor) -> list:
+    "The darkest and the brightest value, 8-bit values scaled to [0,1]"
     return [round(float(v)/(255 if x.dtype==torch.uint8 else 1), 4) for v in x.aminmax()]
 
 # %% ../nbs/110_data.ipynb #655415d5

@@ -283,6 +283,7 @@ class View:
 
 # %% ../nbs/910_explorer.ipynb #4292ab0e
 def as_html(fig:'Figure') -> str: # as wide as the page, up to twice its own width
+    "A figure as HTML that holds its picture"
     fig.savefig(f := BytesIO(), format='png', dpi=200)
     return f'<img style="width:100%;max-width:{160*fig.get_figwidth():.0f}px" src="{uri(f.getvalue())}">'
 def said(text:str|Exception) -> str: return f'<p style="line-height:1.4;max-width:600px">{escape(str(text))}</p>'

@@ -119,7 +119,8 @@ def named(what:Any) -> str:
 
 MEANING = 2 # raised where a default of an option changes, or what an option means
 
-def numbers(v:Any) -> Any: # 1 and 1. are one number
+def numbers(v:Any) -> Any:
+    "Numbers as floats, also inside dicts, so that 1 and 1. are one number"
     if isinstance(v, dict): return {k:numbers(x) for k,x in v.items()}
     return float(v) if isinstance(v, Real) and not isinstance(v, bool) else v
 

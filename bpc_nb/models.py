@@ -33,6 +33,7 @@ class Model(NamedTuple):
 
 def predictor(theta:Tensor, x:Tensor) -> Tensor: return x@theta[:x.shape[1]] + theta[x.shape[1]] # (N,)
 def logits(theta:Tensor, x:Tensor) -> Tensor: # (N,K)
+    "The linear predictor of each class; theta holds slopes and intercept of one class after another"
     A = theta.view(-1, x.shape[1] + 1)
     return x@A[:,:-1].T + A[:,-1]
 def pick(n:int, gen:Generator) -> Callable: return lambda p: torch.multinomial(p, n, generator=gen).squeeze(1)

@@ -253,7 +253,9 @@ def dataset_of(parts:dict, # train and held as (images, labels), and the classes
     return get_dataset
 
 def unjudged(it:int, net:Any,
-             *_, **__:Any) -> tuple: return net, 0., 0. # their `evaluate_synset`: a network, accuracies in training and test
+             *_, **__:Any) -> tuple:
+    "Stands in for their `evaluate_synset`: the network as it came, and 0 for the accuracies in training and test"
+    return net, 0., 0.
 
 # %% ../nbs/925_quality.ipynb #d6a1fba0
 def peer_work() -> None:

@@ -58,6 +58,7 @@ def drawn(names:list, n:int, seed:int) -> list: # in the order of `names`
 
 # %% ../nbs/955_search.ipynb #301b4950
 def run_folder(cell:dict, runs:str|Path) -> Path: # runs: folder of unfinished runs
+    "Where a cell runs: one folder for a candidate, seed and fold, whatever the number of steps"
     return Path(runs)/'search'/f"{name_of(cell)}-{cell['seed']}-{cell['fold']}"
 
 def reached(cell:dict, # as `cells` gives it

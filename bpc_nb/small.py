@@ -21,6 +21,7 @@ from .truth import ess, rhat, whitened
 
 # %% ../nbs/847_small.ipynb #small-7
 def small_output(theta:Tensor, x:Tensor, H:int) -> Tensor: # (P,), (N,D); logits (N,)
+    "What a network with one hidden layer of H tanh units says of each row"
     W, b, a, c = theta.split([x.shape[1]*H, H, H, 1])
     return (x@W.view(-1, H) + b).tanh()@a + c
 
@@ -30,7 +31,8 @@ def small_net(H:int=3) -> Model: # hidden units
                  lambda t, x, gen: torch.bernoulli(small_output(t, x, H).sigmoid(), generator=gen), 'binary')
 
 # %% ../nbs/847_small.ipynb #small-10
-def probabilities(m:Model, theta:Tensor, x:Tensor) -> Tensor: # draws (n,P), (N,D); of class 1, (n,N)
+def probabilities(m:Model, theta:Tensor, x:Tensor) -> Tensor: # draws (n,P), (N,D); (n,N)
+    "Probability of class 1 for each row, given each draw"
     one = torch.ones(len(x), dtype=x.dtype)
     return vmap(lambda t: m.log_lik(t, x, one).exp())(theta)
 

@@ -23,6 +23,7 @@ from .toy import Gaussian
 
 # %% ../nbs/842_truth.ipynb #aa71fba4
 def halves_of(theta:Tensor) -> Tensor: # (R,N,P) -> (2R,N//2,P)
+    "Chains cut into halves, in double precision; of an odd number of draws the middle one is left out"
     n = theta.shape[1]//2
     return torch.cat([theta[:,:n], theta[:,-n:]]).double()
 

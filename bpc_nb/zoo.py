@@ -83,7 +83,8 @@ def used(use:dict) -> str: # of a card
     return '; '.join(of[k](v) for k,v in use.items())
 
 # %% ../nbs/965_zoo.ipynb #021971cc
-def red_of(card:dict) -> list: # lines: what an audit found, where there was one
+def red_of(card:dict) -> list:
+    "What an audit found, as lines for people; no lines where there was none"
     if not (a := card.get('audit')): return []
     red = ', '.join(a['red'])
     return [f"Audit: {len(a['red'])} of {len(a['answers'])} answers are red" + (f': {red}' if red else ''), '']

@@ -78,6 +78,7 @@ def choice(task:Task, space:str, order:Callable) -> Callable: # order: `(f, m, g
 def linear(a:Tensor, b:Tensor) -> Tensor: return a@b.T # (n,D), (m,D) -> (n,m)
 
 def gaussian(a:Tensor, b:Tensor) -> Tensor: # exp(-|a-b|^2/2)
+    "The Gaussian kernel of all pairs of rows"
     return torch.addmm(-((a*a).sum(1, True) + (b*b).sum(1))/2, a, b.T).exp_()
 
 MOST_BYTES = 5e8 # entries of a kernel matrix that is kept
