@@ -49,8 +49,9 @@ def answer_in_words(a:dict, M:int) -> tuple: # a: an answer's fields; M: example
     return (f"{a['value']} of {M}", f"{a['control']:g} by chance") if counts else (as_number(a['value']), as_number(a['control']))
 
 def against(part:str, what:str, value:float, control:float, says:str='', less:bool=False) -> Answer: # less: is better
-    "An answer that is red where the control is not beaten"
-    return Answer(part, what, value, control, not (value < control if less else value > control), says)
+    "An answer that is red where the control is not beaten, unless both are perfect"
+    ahead, perfect = value < control if less else value > control, value==control==(0 if less else 1)
+    return Answer(part, what, value, control, not (ahead or perfect), says)
 
 # %% ../nbs/878_audit.ipynb #dfd00961
 class Judge(NamedTuple):
@@ -293,7 +294,9 @@ def audited(S:Coreset, data:Data, net:str|Network=None,
                  scores=lambda: scores(S, real, j, everything(j, passes)))
     answers = origin_of(S, data)
     with bar(len(parts), 'audit', 'part', 0, progress) as b:
-        for name,p in parts.items(): answers += unless_diverged(name, p); b.update(1)
+        for name,p in parts.items():
+            b.set_description(f'audit, {name}')
+            answers += unless_diverged(name, p); b.update(1)
     answers += near + shadow_answer(S, j, shadows, progress)
     return dict(net=net.name, data=data.name, protocol=protocol, runs=runs, test_images=len(data.test.y), examples=len(S.x), seed=seed,
                 red=[a.what for a in answers if a.red], answers=[a._asdict() for a in answers], nearest=which.tolist())

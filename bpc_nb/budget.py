@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SMALL_SIDE', 'LARGE_SIDE', 'LONG', 'TINY', 'WIDTHS', 'LEAST', 'FEWER', 'SLACK', 'EVALUATIONS', 'MANY', 'ROUGH',
            'LATE', 'PARTS', 'pictures_in', 'sides_in', 'side_for', 'pictures', 'common_rules', 'rate_of', 'shorter',
-           'roughly', 'Choice', 'dealt_out', 'of_any', 'options_for', 'sound_minutes', 'candidates', 'chosen', 'told',
-           'countdown', 'experts_in_time']
+           'roughly', 'Choice', 'dealt_out', 'rescaled', 'of_any', 'options_for', 'sound_minutes', 'candidates',
+           'chosen', 'told', 'countdown', 'experts_in_time']
 
 # %% ../nbs/935_budget.ipynb #c13a8597
 import re, time
@@ -107,6 +107,7 @@ class Choice(NamedTuple):
     seconds: float=0. # planned
     why: list=[] # sentences
     look: float=0. # seconds of an evaluation on the validation split, the last thing that a run does
+    plan: dict={}  # of these options, as `plan` gives it; empty where they were not planned
 
 def dealt_out(p:dict, n:int, seconds:float, minutes:float, # p: a plan with n experts
               fixed:bool=False) -> tuple: # whether it must be n -> (experts, steps, every, seconds)
@@ -118,6 +119,16 @@ def dealt_out(p:dict, n:int, seconds:float, minutes:float, # p: a plan with n ex
     if not fixed: n = int(max(1, min(left/2/expert, 48*more))) if expert else 1
     steps = int(max(0, min((left - n*expert)/p['step_seconds'], 600*more)))//(looks - 1)*(looks - 1)
     return n, steps, max(1, steps//(looks - 1)), rest + looks*look + n*expert + steps*p['step_seconds']
+
+# %% ../nbs/935_budget.ipynb #1c322219
+def rescaled(p:dict, n:int, now:int, steps:int, every:int) -> dict: # p: a plan with n experts; now: how many there are to be
+    "The plan of as many experts and steps"
+    share, looks, was = now/max(1, n), 1 + ceil(steps/every), p['choices']
+    looking = looks*p['parts']['looks']/p['looks']
+    parts = p['parts'] | dict(experts=share*p['parts']['experts'], steps=steps*p['step_seconds'], looks=looking)
+    own = dict(experts=was['experts'] | dict(n=now)) if 'experts' in was else {}
+    return p | dict(parts=parts, steps=steps, looks=looks, seconds=sum(parts.values()), buffer_mb=round(share*p['buffer_mb'], 1),
+                    choices=was | own | dict(steps=steps, every=every))
 
 # %% ../nbs/935_budget.ipynb #3471d60e
 def of_any(method:str, ipc:int) -> dict:
@@ -167,7 +178,9 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu', gon
         p = plan(method, data, ipc, device, **options)
         n_, steps_, every, took = dealt_out(p, n, seconds, minutes, not n or 'experts' in of_any(method, ipc))
         look, needs[-1] = p['parts']['looks']/p['looks'], p['seconds']
-        if n_ >= n and steps_ >= steps: return Choice(*told(data, ipc, options, n_, steps_, every, took, minutes), look)
+        if n_ < n or steps_ < steps: continue
+        will = rescaled(p, n, n_, steps_, every)
+        return Choice(*told(data, ipc, options, n_, steps_, every, took, minutes), look, will)
     if needs[-1] < LATE*seconds: # the clock ends it
         return Choice(*told(data, ipc, options, n, steps, steps, needs[-1], minutes), needs[-1]/10)
     size = 'x'.join(map(str, data.shape[1:]))

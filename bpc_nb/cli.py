@@ -4,18 +4,19 @@
 
 # %% auto #0
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'MINUTES', 'DECISIVE', 'UNTYPED', 'CHOSEN',
-           'ABOUT', 'DEMO_SAYS', 'DEMO', 'SCRIPT', 'data_options', 'attacking', 'COMMANDS', 'OF_MODELS', 'dumps',
-           'NO_MEMORY', 'text_reader', 'literal', 'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch',
-           'Parser', 'of_others', 'data_from', 'loading', 'table', 'as_lines', 'mean_percent', 'nothing_idle',
-           'place_of', 'run_before', 'read_json', 'note_choice', 'of_run', 'without_recipe', 'as_chosen', 'left_in',
-           'next_to', 'how_to_resume', 'say_once', 'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'data_of',
-           'no_table', 'beside_random', 'judges', 'lost_in_8bit', 'bpc_evaluate', 'bpc_predictive', 'use_of',
-           'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_transfer',
-           'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'memory_data',
-           'not_remembered', 'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit', 'study_from', 'bpc_points',
-           'points_and_rows', 'bpc_near', 'said_of_rows', 'bpc_intervals', 'said_of', 'bpc_posterior', 'bpc_zoo',
-           'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'remembering',
-           'of_model', 'take_word', 'parser', 'method_in', 'spoken', 'usage', 'recipes_of', 'parse', 'main']
+           'ABOUT', 'DEMO_SAYS', 'DEMO', 'SCRIPT', 'data_options', 'auditing', 'attacking', 'SECTIONS', 'COMMANDS',
+           'OF_MODELS', 'LATER', 'dumps', 'NO_MEMORY', 'text_reader', 'literal', 'nested_options', 'dashed', 'Option',
+           'options', 'meant', 'Switch', 'Parser', 'of_others', 'data_from', 'loading', 'table', 'as_lines',
+           'mean_percent', 'nothing_idle', 'place_of', 'run_before', 'read_json', 'note_choice', 'of_run',
+           'without_recipe', 'as_chosen', 'left_in', 'next_to', 'how_to_resume', 'say_once', 'watching', 'bpc_distill',
+           'bpc_plan', 'bpc_experts', 'data_of', 'no_table', 'beside_random', 'judges', 'lost_in_8bit', 'bpc_evaluate',
+           'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search',
+           'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection',
+           'bpc_inspect', 'memory_data', 'not_remembered', 'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit',
+           'study_from', 'bpc_points', 'points_and_rows', 'bpc_near', 'said_of_rows', 'bpc_intervals', 'said_of',
+           'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning',
+           'Command', 'remembering', 'of_model', 'take_word', 'parser', 'help_of', 'method_in', 'spoken', 'usage',
+           'recipes_of', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -291,7 +292,7 @@ def as_chosen(method:str, source:str, ipc:int, minutes:float|None,
     data = pictures(source, allowed, read) if open_ and 'size' not in typed else read()
     if minutes is None and len(data.shape)!=3 or not open_ or not len(data.held.y): return data, Choice(given) # `distill` says the last
     c = chosen(method, data, ipc, allowed, device, gone())
-    return data, c._replace(options=c.options | given)
+    return data, c._replace(options=c.options | given, plan={} if given else c.plan)
 
 # %% ../nbs/970_cli.ipynb #69c4e69a
 def left_in(out:Path, coreset:Coreset) -> dict: # plain values
@@ -372,7 +373,7 @@ def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, 
     for k in 'out','seed','resume': given.pop(k, None) # make no difference
     data, c = as_chosen(method, data, ipc, minutes, given, auto(device))
     nothing_idle(method, data, ipc, given)
-    p = plan(method, data, ipc, auto(device), **c.options)
+    p = c.plan or plan(method, data, ipc, auto(device), **c.options)
     if json: return p | dict(made=provenance())
     if c.why: print(*c.why, sep='\n', file=sys.stderr)
     seconds = {k.replace('_', ' '):f"{v:.0f} s" for k,v in p['parts'].items()}
@@ -1123,39 +1124,37 @@ def remembering(method:str) -> dict: # title -> options of the method, its run a
     "What `bpc remember` hands on: all of `bpc distill` but what a memory decides itself"
     own = 'out','resume','buffer','streams','ipc','method'
     return {title:{k:o for k,o in of.items() if k not in own} for title,of in learning(method or USUAL['method']).items()}
+auditing = lambda method: {'audit': options(audited, skip=('progress','net','device'))} | data_options(method)
 attacking = lambda method: {'attack': options(poison, skip=('progress',)) | options(attack)} | data_options(method)
 
 # %% ../nbs/970_cli.ipynb #0b6db9ff
-COMMANDS = dict(
-    distill=Command(bpc_distill, 'data', learning),
-    plan=Command(bpc_plan, 'data', learning),
-    evaluate=Command(bpc_evaluate, 'file', data_options),
-    predictive=Command(bpc_predictive, 'file', data_options),
-    experts=Command(bpc_experts, 'data', lambda method: {'training': options(experts, skip=UNTYPED)} | data_options(method)),
-    show=Command(bpc_show, 'file'),
-    explore=Command(bpc_explore, 'run'),
-    data=Command(bpc_data, 'data', data_options),
-    list=Command(bpc_list),
-    grid=Command(bpc_grid, 'file', lambda method: {'grid': options(grid, skip=('progress',))}),
-    search=Command(bpc_search, 'file', lambda method: {'search': options(search, skip=('file','progress'))}),
-    rekey=Command(bpc_rekey, 'results'),
-    transfer=Command(bpc_transfer, 'file', data_options),
-    whole=Command(bpc_whole, 'data', data_options),
-    tables=Command(bpc_tables),
-    teacher=Command(bpc_teacher, 'data', data_options),
-    relabel=Command(bpc_relabel, 'file', lambda method: {'labels': options(relabelled)} | data_options(method)),
-    poison=Command(bpc_poison, 'data', attacking),
-    remember=Command(bpc_remember, 'data', remembering),
-    rank=Command(bpc_rank, 'file', data_options),
-    audit=Command(bpc_audit, 'file', lambda method: {'audit': options(audited, skip=('progress','net','device'))} | data_options(method)),
-    inspect=Command(bpc_inspect, 'file', lambda method: {'check': options(inspected)} | data_options(method)),
-    zoo=Command(bpc_zoo, 'data'),
-    bench=Command(bpc_bench, more=lambda method: {'measurement': options(bench), 'quality': options(quality)}),
-    posterior=Command(bpc_posterior, 'data'),
-    scale=Command(bpc_scale),
-    demo=Command(bpc_demo),
-    doctor=Command(bpc_doctor),
-    completion=Command(bpc_completion, 'shell'))
+SECTIONS = dict( # as `bpc --help` lists them
+    begin=dict(demo=Command(bpc_demo), doctor=Command(bpc_doctor), completion=Command(bpc_completion, 'shell')),
+    learn=dict(
+        distill=Command(bpc_distill, 'data', learning),
+        plan=Command(bpc_plan, 'data', learning),
+        remember=Command(bpc_remember, 'data', remembering),
+        experts=Command(bpc_experts, 'data', lambda method: {'training': options(experts, skip=UNTYPED)} | data_options(method)),
+        teacher=Command(bpc_teacher, 'data', data_options)),
+    judge=dict(
+        evaluate=Command(bpc_evaluate, 'file', data_options), predictive=Command(bpc_predictive, 'file', data_options),
+        transfer=Command(bpc_transfer, 'file', data_options), whole=Command(bpc_whole, 'data', data_options),
+        audit=Command(bpc_audit, 'file', auditing),
+        inspect=Command(bpc_inspect, 'file', lambda method: {'check': options(inspected)} | data_options(method))),
+    look=dict(data=Command(bpc_data, 'data', data_options), show=Command(bpc_show, 'file'), explore=Command(bpc_explore, 'run'),
+              list=Command(bpc_list), zoo=Command(bpc_zoo, 'data')),
+    use=dict(
+        rank=Command(bpc_rank, 'file', data_options),
+        relabel=Command(bpc_relabel, 'file', lambda method: {'labels': options(relabelled)} | data_options(method)),
+        poison=Command(bpc_poison, 'data', attacking),
+        posterior=Command(bpc_posterior, 'data')),
+    compare=dict(
+        grid=Command(bpc_grid, 'file', lambda method: {'grid': options(grid, skip=('progress',))}),
+        search=Command(bpc_search, 'file', lambda method: {'search': options(search, skip=('file','progress'))}),
+        tables=Command(bpc_tables), rekey=Command(bpc_rekey, 'results'),
+        bench=Command(bpc_bench, more=lambda method: {'measurement': options(bench), 'quality': options(quality)}),
+        scale=Command(bpc_scale)))
+COMMANDS = {name:c for of in SECTIONS.values() for name,c in of.items()}
 
 # %% ../nbs/970_cli.ipynb #cli-of-models
 OF_MODELS = dict(distill=Command(bpc_points, 'data'), evaluate=Command(bpc_near, 'file'), predictive=Command(bpc_intervals, 'file'))
@@ -1195,6 +1194,18 @@ def parser(command:str, # a name in `COMMANDS`
         p.take(title, {k:o for k,o in opts.items() if k not in typed})
     return p
 
+# %% ../nbs/970_cli.ipynb #460f4c66
+LATER = 'run', 'loop', 'energy' # groups of options that the first help only counts
+
+def help_of(p:Parser, whole:bool=True) -> str: # False: what is most often set, and how much more there is
+    "What a command says of itself"
+    later = [] if whole else [g for g in p._action_groups if g.title in LATER]
+    if not later: return p.format_help()
+    now, p._action_groups = p._action_groups, [g for g in p._action_groups if g not in later]
+    count = f"{sum(len(g._group_actions) for g in later)} more options ({', '.join(g.title for g in later)}): {p.prog} --help all"
+    try: return f'{p.format_help()}\n{count}\n'
+    finally: p._action_groups = now
+
 # %% ../nbs/970_cli.ipynb #3836893e
 def method_in(command:str, words:list) -> str|None: # None: the command takes no method
     "The method that is typed, or else the default"
@@ -1219,7 +1230,7 @@ dumps = partial(json.dumps, default=str)
 
 def usage() -> str:
     "Name the commands"
-    each = '\n'.join(f'  {k:10} {c.f.__doc__}' for k,c in COMMANDS.items())
+    each = '\n\n'.join('\n'.join([f'{title}:', *(f'  {k:10} {c.f.__doc__}' for k,c in of.items())]) for title,of in SECTIONS.items())
     more = 'bpc COMMAND --help lists the options of one; --version says which version this is'
     return f'usage: bpc COMMAND [OPTIONS]\n\n{each}\n\n{more}'
 
@@ -1238,7 +1249,7 @@ def parse(argv:list) -> tuple: # (function, its arguments, names of the command'
     command, *words = argv
     method = None if (modelled := of_model(command, words)) else method_in(command, words)
     p = parser(command, method, modelled)
-    if {'-h','--help'} & {*words}: return lambda: p.format_help() + (recipes_of(method) if method else ''), {}, ()
+    if {'-h','--help'} & {*words}: return lambda: help_of(p, 'all' in words) + (recipes_of(method) if method else ''), {}, ()
     given = p.strict(words, partial(of_others, method=method) if method else lambda name: '')
     given.pop('debug', None)
     return (OF_MODELS if modelled else COMMANDS)[command].f, given, [a.dest for a in p._actions]

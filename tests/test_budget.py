@@ -1,5 +1,5 @@
 """Images that no recipe is for: what is chosen, what stays as typed, when a run ends, what is refused."""
-import json
+import json, re
 from pathlib import Path
 
 import pytest
@@ -203,6 +203,13 @@ def test_the_plan_says_what_is_chosen(bpc, album, few):
     choices = json.loads(out)['choices']
     assert (choices['size'], choices['L'], choices['steps'], choices['experts']['n'])==([3, 32, 32], 2, 4, 2)
     assert 'steps   4' in bpc('plan', album)[2]
+
+def test_a_plan_has_one_total(bpc):
+    "What is planned in words is what the parts add up to"
+    code, out, err = bpc('plan', 'digits', '--minutes', 5, '--device', 'cpu')
+    minutes, steps = re.search(r'time +([\d.]+) of 5 minutes are planned, with (\d+) steps', err).groups()
+    total, taken = re.search(r'in all +(\d+) s; (\d+) steps', out).groups()
+    assert steps==taken and abs(60*float(minutes) - int(total)) <= 4
 
 def test_where_a_clock_ended_a_run(home, tmp_path):
     ticks = iter([False, False, True])

@@ -33,6 +33,7 @@ def test_version_and_usage(bpc):
         code, out, err = bpc(*words)
         assert code == 0 and err == ''
         for name in cli.COMMANDS: assert re.search(rf'^  {name} +\w', out, re.M)
+        assert re.findall(r'^(\w+):$', out, re.M) == list(cli.SECTIONS)
 
 
 def typed(path):
@@ -77,7 +78,9 @@ def test_every_option_has_a_comment_and_every_command_json(bpc, command):
 
 
 def test_help_of_distill_is_grouped_and_complete(bpc):
-    out = bpc('distill', '--help')[1]
+    short, out = bpc('distill', '--help')[1], bpc('distill', '--help', 'all')[1]
+    count, left = re.search(r'\n(\d+) more options \(run, loop, energy\): bpc distill --help all\n', short), ('run', 'loop', 'energy')
+    assert int(count[1]) == sum(len(section(out, t)) for t in left) and not any(section(short, t) for t in left) and section(short, 'method cd')
     titles = re.findall(r'^(\S.*):$', out, re.M)
     assert titles == ['what', 'options', 'method cd', 'run', 'loop', 'energy', 'data', 'recipes of cd, which go before these defaults']
     skip = dict.fromkeys(['state', 'record', 'progress', 'until', 'source', 'seed', 'least'])
@@ -99,7 +102,7 @@ def section(out, title): # flag -> what help says of it
 @pytest.mark.parametrize('method', registry())
 def test_help_of_a_method_is_its_own(command, method, bpc):
     "Each option that its function has, no other, with the default and the comment of its own signature"
-    code, out, err = bpc(command, f'--method={method}', '--help')
+    code, out, err = bpc(command, f'--method={method}', '--help', 'all')
     own = {k: p.default for k, p in inspect.signature(registry()[method].make).parameters.items() if p.default is not p.empty}
     said, notes = section(out, f'method {method}'), docments(registry()[method].make)
     assert said.keys() == {'--' + k.replace('_', '-') for k in own}
