@@ -4,21 +4,24 @@
 
 # %% auto #0
 __all__ = ['LOSS', 'OUTSIDE', 'OTHERS', 'SPOILT', 'CSS', 'ABBREVIATIONS', 'Answer', 'as_number', 'answer_in_words', 'against',
-           'Judge', 'of_classes', 'said_by_networks', 'held_in_file', 'elsewhere', 'shifted', 'when_spoilt',
-           'nearest_in_class', 'classes_of', 'by_chance', 'near_training', 'auc', 'margins', 'membership',
-           'attack_scores', 'shadow_auc', 'attacked', 'halves', 'shadowed', 'squashed', 'everything', 'scores',
-           'origin_of', 'unless_diverged', 'audited', 'shadow_answer', 'sound_shadows', 'rows_of', 'uris', 'neighbours',
-           'page']
+           'name_for', 'made_once', 'Judge', 'of_classes', 'said_by_networks', 'held_in_file', 'elsewhere', 'shifted',
+           'when_spoilt', 'nearest_in_class', 'classes_of', 'by_chance', 'near_training', 'auc', 'margins',
+           'membership', 'attack_scores', 'shadow_auc', 'attacked', 'halves', 'shadowed', 'squashed', 'everything',
+           'scores', 'origin_of', 'unless_diverged', 'audited', 'shadow_answer', 'sound_shadows', 'rows_of', 'uris',
+           'neighbours', 'page']
 
 # %% ../nbs/878_audit.ipynb #1311fd74
+import hashlib
+from functools import partial
 from html import escape
 from math import e, exp, lgamma, log
+from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .core import Coreset, label_kind, registry, stream
+from .core import Coreset, label_kind, registry, stream, write_atomic
 from .corrupt import corrupted
 from .data import Data, Split, sources
 from .distill import distill, known_to
@@ -54,6 +57,22 @@ def against(part:str, what:str, value:float, control:float, says:str='', less:bo
     return Answer(part, what, value, control, not (ahead or perfect), says)
 
 # %% ../nbs/878_audit.ipynb #dfd00961
+def name_for(seen:Coreset, *how:Any) -> str: # what students see, and how they are trained
+    "A name of students that no others have"
+    h = hashlib.sha256(repr((how, seen.targets, seen.init)).encode())
+    for t in (seen.x, seen.y, seen.w, seen.steps):
+        if t is not None: h.update(t.cpu().contiguous().numpy())
+    return h.hexdigest()[:16]
+
+def made_once(folder:Path|None, name:str, make:Callable, device:str) -> Tensor: # folder: None: nothing is stored
+    "What was stored in a folder under this name, or else is made and stored"
+    at = folder and folder/f'{name}.pt'
+    if at and at.exists(): return torch.load(at, map_location=device)
+    found = make()
+    if at: write_atomic(at, partial(torch.save, found))
+    return found
+
+# %% ../nbs/878_audit.ipynb #486100ec
 class Judge(NamedTuple):
     "Who answers: students of one kind, and the test images that they are asked about"
     data: Data
@@ -63,14 +82,15 @@ class Judge(NamedTuple):
     seed: int
     device: str
     known: dict # students that were trained before
+    keep: Path|None = None # folder of the same
 
     def students(self, S:Coreset, net:Network, **options:Any) -> Tensor: # (R,P)
         "Students of a coreset, trained once"
-        how = dict(augment='') | PROTOCOLS[self.protocol] | options # none is none, said or not
-        key = net.name, self.runs, S.x.data_ptr(), S.y.data_ptr(), tuple(sorted(how.items()))
-        if key not in self.known: # the coreset is kept, so that no other one takes its place in memory
-            self.known[key] = S, students(examples_of(S, self.device), net, self.runs, seed=(self.seed, 'audit'), **how)
-        return self.known[key][1]
+        how, seen = dict(augment='') | PROTOCOLS[self.protocol] | options, examples_of(S, self.device) # none is none, said or not
+        name = name_for(seen, net.name, self.runs, self.seed, *sorted(how.items()))
+        def train(): return students(seen, net, self.runs, seed=(self.seed, 'audit'), **how)
+        if name not in self.known: self.known[name] = made_once(self.keep, name, train, self.device)
+        return self.known[name]
 
     def probs(self, S:Coreset, x:Tensor, net:Network=None, **options:Any) -> Tensor: # (R,N,K)
         "What students of a coreset say of images"
@@ -268,12 +288,13 @@ def origin_of(S:Coreset, data:Data) -> list:
     return said + [Answer('provenance', 'made by', by, None, by=='not said', made.get('time', '')[:10]),
                    Answer('provenance', 'data are those it was made from', 'yes' if same else 'no', None, not same, 'by checksum')]
 
-# %% ../nbs/878_audit.ipynb #f9314083
+# %% ../nbs/878_audit.ipynb #65f05dde
 def unless_diverged(part:str, ask:Callable) -> list: # ask: `() -> answers`
     "Answers, or that there is none"
     try: return ask()
     except Diverged: return [Answer(part, 'all questions', 'diverged', None, True, 'a student left the finite numbers')]
 
+# %% ../nbs/878_audit.ipynb #f9314083
 def audited(S:Coreset, data:Data, net:str|Network=None,
             runs:int=3, # students that answer together
             protocol:str='quick', # how they are trained
@@ -282,12 +303,13 @@ def audited(S:Coreset, data:Data, net:str|Network=None,
             shadows:int=0, # shadow runs of its method, at least 16; 0: none
             seed:int=0, # of students, control and shadows
             device='cpu', progress:bool=True,
+            keep:str|Path=None, # folder of trained students, from which an interrupted audit goes on
            ) -> dict: # answers, and which training images are nearest
     "All questions"
     S, data, net = matched(S, data, net)
     if shadows: sound_shadows(S, shadows) # what is wrong is said first
     data = data._replace(test=Split(*(t[torch.randperm(len(data.test.y), generator=stream(seed, 'audit'))[:images]] for t in data.test)))
-    j = Judge(data, accelerate(net), runs, protocol, seed, device, {})
+    j = Judge(data, accelerate(net), runs, protocol, seed, device, {}, keep and Path(keep))
     real, (near, which) = real_beside(S, data, -(-len(S.x)//data.K), stream(seed, 'control', 0)), near_training(S, data)
     parts = dict(accuracy=lambda: said_by_networks(S, real, j), file=lambda: held_in_file(S, j), networks=lambda: elsewhere(S, real, j),
                  images=lambda: when_spoilt(S, real, j) if S.x.ndim==4 else [], membership=lambda: membership(S, real, j),

@@ -23,6 +23,7 @@ import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, Callable, Iterable, NamedTuple, NoReturn
 
 import torch
@@ -834,11 +835,14 @@ def bpc_audit(file:str, # a coreset, from wherever it comes
         raise ValueError(f"out: {out} is the name of the JSON file beside the page; name the page, as {Path(out).with_suffix('.html')}")
     S, how = Coreset.load(file), {k:given.pop(k) for k in options(audited) if k in given}
     d = data_of(S, data, given)
-    found = audited(S, d, net, device=auto(device), progress=not json, **how)
-    S, d, _ = matched(S, d, net)
-    out, text = Path(out or Path(file).with_suffix('.html')), dumps(found, indent=1)
+    keep = (out := Path(out or Path(file).with_suffix('.html'))).with_suffix('.students')
+    try: found = audited(S, d, net, device=auto(device), progress=not json, keep=keep, **how)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped; the students so far are kept in {keep}, give the same command again to go on") from None
+    (S, d, _), text = matched(S, d, net), dumps(found, indent=1)
     write_atomic(out, lambda tmp: Path(tmp).write_text(page(found, S, d, Path(file).name), encoding='utf-8'))
     write_atomic(out.with_suffix('.json'), lambda tmp: Path(tmp).write_text(text))
+    rmtree(keep, ignore_errors=True)
     if json: return found
     rows = [('red' if a['red'] else '', a['part'], a['what'], *answer_in_words(a, found['examples'])) for a in found['answers']]
     said = (f"{len(found['red'])} of {len(rows)} answers are red: no better than random real images, or past a limit\n"
@@ -1124,7 +1128,7 @@ def remembering(method:str) -> dict: # title -> options of the method, its run a
     "What `bpc remember` hands on: all of `bpc distill` but what a memory decides itself"
     own = 'out','resume','buffer','streams','ipc','method'
     return {title:{k:o for k,o in of.items() if k not in own} for title,of in learning(method or USUAL['method']).items()}
-auditing = lambda method: {'audit': options(audited, skip=('progress','net','device'))} | data_options(method)
+auditing = lambda method: {'audit': options(audited, skip=('progress','net','device','keep'))} | data_options(method)
 attacking = lambda method: {'attack': options(poison, skip=('progress',)) | options(attack)} | data_options(method)
 
 # %% ../nbs/970_cli.ipynb #0b6db9ff

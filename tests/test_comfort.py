@@ -126,6 +126,23 @@ def test_an_audit_says_of_how_many(bpc):
     assert code == 0 and any(' of 10 ' in l and l.endswith('0.1 by chance') for l in out.splitlines() if ' copies ' in l), out
 
 
+def test_an_audit_that_was_stopped_goes_on(bpc, monkeypatch):
+    from bpc_nb import audit
+    from bpc_nb.zoo import load_coreset
+    load_coreset('digits', ipc=1).save('s.safetensors')
+    words, trained, real = 'audit s.safetensors --net mlp:width=8 --runs 1 --protocol brief --passes 2000 --images 50'.split(), [], audit.students
+    monkeypatch.setattr(audit, 'students', lambda *a, **k: trained.append(1) or real(*a, **k))
+    with monkeypatch.context() as m:
+        m.setattr(audit, 'when_spoilt', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        code, out, err = bpc(*words)
+    before = len(trained)
+    assert code == 130 and 'kept in s.students, give the same command again to go on' in err and before == len([*Path('s.students').iterdir()]) > 5
+    assert bpc(*words)[0] == 0 and Path('s.html').exists() and not Path('s.students').exists()
+    after = len(trained) - before
+    trained.clear()
+    assert bpc(*words)[0] == 0 and len(trained) == before + after and after < before # from the beginning it is all of them
+
+
 def test_tensorboard_is_not_here(refused, experts, monkeypatch):
     monkeypatch.setitem(sys.modules, 'torch.utils.tensorboard', None)
     refused('distill', 'digits', *TINY, '--buffer', experts, '--tensorboard', parts="pip install 'bpc_nb[tensorboard]'")

@@ -5,11 +5,11 @@
 After `bpc zoo --update`: audits what has none yet, then call it again to put them on the cards. A line is one coreset, found by its checksum.
 Students of five hundred images would train for hours: there one short one answers for each question.
 """
-import json
+import json, shutil
 from pathlib import Path
 
 from bpc_nb.audit import audited
-from bpc_nb.core import provenance
+from bpc_nb.core import cache_folder, provenance
 from bpc_nb.data import load
 from bpc_nb.grid import called_with
 from bpc_nb.zoo import catalogue, load_coreset
@@ -24,7 +24,9 @@ if __name__=='__main__':
         if name not in asked or any(r['sha256']==card['sha256'] for r in lines()): continue
         S = load_coreset(name, ipc)
         how = dict(protocol='brief', runs=1) if ipc >= 50 else dict(protocol=card['figures']['protocol'])
-        found = audited(S, load(**card['data']['recipe']), card['figures']['net'], **how, progress=False)
+        keep = cache_folder()/'audits'/card['sha256'][:12] # what was interrupted goes on
+        found = audited(S, load(**card['data']['recipe']), card['figures']['net'], **how, progress=False, keep=keep)
         row = dict(name=name, ipc=ipc, sha256=card['sha256'], audit={k:v for k,v in found.items() if k!='nearest'}, made=provenance())
         with open(LINES, 'a') as f: f.write(json.dumps(row) + '\n')
+        shutil.rmtree(keep, ignore_errors=True)
         print(name, ipc, found['red'], flush=True)
