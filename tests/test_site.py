@@ -420,3 +420,10 @@ def test_a_narrow_screen_does_not_scroll_sideways(visit, page):
     assert not p.locator('.sidebar-drawer').bounding_box()['x'] >= 0
     p.locator('label.nav-overlay-icon:visible').first.click()
     p.wait_for_function("document.querySelector('.sidebar-drawer').getBoundingClientRect().x >= 0")
+
+
+def test_links_of_the_front_page_lead_somewhere():
+    "On a repository's page, where no site builder rewrites them"
+    links = re.findall(r'\]\(([^)\s]+)\)', (ROOT/'README.md').read_text(encoding='utf-8'))
+    local = [l.partition('#')[0] for l in links if '://' not in l and not l.startswith('#')]
+    assert len(local) > 30 and [l for l in local if not (ROOT/l).is_file()] == []
