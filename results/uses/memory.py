@@ -1,9 +1,9 @@
 """Classes that arrive two at a time, remembered by every method: networks trained on the memory alone, and networks trained further beside it
 
-    python results/uses/memory.py [digits mnist cifar10] [--methods random+cd] [--per-class N]
+    python results/uses/memory.py [digits mnist cifar10] [--methods random+cd] [--per-class N] [--alone]
 
 Five orders of arrival, five stages each. A line is one stage of one order, method and way of training. What has a line in results/uses/memory.jsonl is not
-computed again; an order that was not finished begins anew.
+computed again; an order that was not finished begins anew. With --alone no network is trained further.
 """
 import json, time
 from pathlib import Path
@@ -39,21 +39,22 @@ SINGLE = { # one image a class: options as in the recipes, but 120 steps, the ex
                   **{'positive-only': dict(lr=30., T=2, k_max=2, width=.3)}),
     'cifar10': dict(cd=dict(lr=50., alpha=.1, T=2, k_max=1, width=.5), fkl=dict(lr=100., alpha=.1, T=2, k_max=1, samples=10),
                     **{'positive-only': dict(lr=80., T=1, k_max=1, width=.3)})}
+NARROW = {('cifar10', 1): 'convnet:width=16'} # so that five orders of eleven methods take an evening
 CHOSEN = {'random':{}, 'herding':dict(features='pixels'), 'k-center':dict(features='pixels'), 'k-means':{}}
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 
 def options_for(data:str, method:str, places:int) -> dict:
-    net, _, _, learned = SETTINGS[data]
+    net, learned = NARROW.get((data, places), SETTINGS[data][0]), SETTINGS[data][3]
     name, _, way = method.partition(', ')
     own = CHOSEN[name] | dict(select_runs=1) if name in CHOSEN else learned[name]
     single = SINGLE.get(data, {}).get(name) if places==1 else None
     if single: own = dict(steps=120, every=60, experts=SHORT) | FEW | single
     return own | dict(net=net) | (dict(way=way) if way else {})
 
-def run(name:str, method:str, order:int, places:int):
+def run(name:str, method:str, order:int, places:int, alone:bool=False):
     "One order of one method, stage by stage"
-    spec, _, protocol, _ = SETTINGS[name]
+    spec, protocol = NARROW.get((name, places), SETTINGS[name][0]), SETTINGS[name][2]
     data = load(name)
     net = network(spec, data.shape, data.K)
     m, theta, groups = Memory(per_class=places, method=method.partition(',')[0], options=options_for(name, method, places)), net.init(stream(order, 'later')), []
@@ -61,7 +62,7 @@ def run(name:str, method:str, order:int, places:int):
     for stage,names in enumerate(arrivals(data, order=order)):
         new, old, began = only(data, names), sorted(number(m.classes, torch.arange(len(m.classes))).tolist()) if m.classes else [], time.process_time()
         stored = Split(m.coreset.x, number(m.classes, m.coreset.y)) if m.coreset else None
-        theta = go_on(net, theta, Split(new.train.x, number(new.classes, new.train.y)), stored, old, stream(order, 'later', stage))
+        if not alone: theta = go_on(net, theta, Split(new.train.x, number(new.classes, new.train.y)), stored, old, stream(order, 'later', stage))
         tuned, began = time.process_time() - began, time.process_time()
         m = m.add(new, seed=order, progress=False)
         learned, began = time.process_time() - began, time.process_time()
@@ -74,9 +75,9 @@ def run(name:str, method:str, order:int, places:int):
             y = torch.tensor([at.index(i) for i in number(d.classes, d.test.y).tolist()])
             with torch.no_grad(): said = torch.cat([net.apply(theta, x)[:,at].argmax(1) for x in d.test.x.split(1000)])
             return (said==y).float().mean().item()
-        each, n = [right(g) for g in groups], [len(only(data, g).test.y) for g in groups]
+        each, n = [] if alone else [right(g) for g in groups], [len(only(data, g).test.y) for g in groups]
         row = dict(data=name, method=method, order=order, stage=stage, classes=len(m.classes), per_class=places, net=spec,
-                   memory=r['accuracy_mean'], further=sum(a*b for a,b in zip(each, n))/sum(n), groups=each, protocol=protocol,
+                   memory=r['accuracy_mean'], further=None if alone else sum(a*b for a,b in zip(each, n))/sum(n), groups=each, protocol=protocol,
                    bytes=m.coreset.x[0].numel()*len(m.coreset.x), seconds=dict(memory=round(learned, 1), further=round(tuned, 1)), made=provenance())
         with open(LINES, 'a') as f: f.write(json.dumps(row) + '\n')
         print({k:row[k] for k in ('data','method','order','stage','memory','further','seconds')}, flush=True)
@@ -95,4 +96,4 @@ if __name__=='__main__':
                 have = sum(map(of, lines()))
                 if have==5: continue
                 if have: LINES.write_text(''.join(json.dumps(r) + '\n' for r in lines() if not of(r)))
-                run(*cell)
+                run(*cell, '--alone' in words)
