@@ -22,7 +22,7 @@ from .data import Data, match
 from .energy import energy
 from .metrics import METRICS, summary
 from .networks import Network, default_net, network, together
-from .options import whole
+from .options import above_0, whole
 from .progress import bar
 from .ranks import dealt, share
 from .spaces import space_of
@@ -116,10 +116,12 @@ def by_students(S:Coreset, # what students see, from `examples_of`
                 tick:Callable=None, # `tick(n, of)` tells a bar that n of the `of` steps of a run are done; None: there is none
                 protocol:str='quick', # how students are trained: a name in `PROTOCOLS`
                 epochs:int=None, # passes of a student; None: as the protocol says
+                lr:float=None, # its first step size; None: as the protocol says
                ) -> list: # a row for each run
     "Fresh students, trained on the coreset alone"
     o = choose(protocol, PROTOCOLS, 'protocol') | ({} if epochs is None else dict(epochs=whole('epochs', epochs, 1)))
-    said = taught(S, protocol, o['epochs'])
+    if lr is not None: above_0('lr', lr); o |= dict(lr=lr)
+    said = taught(S, protocol, o['epochs']) | ({} if lr is None else dict(lr=lr))
     thetas = students(S, net, runs, seed=seed, tick=tick and partial(tick, of=said['epochs']), **o)
     x, y = (t.to(S.x.device) for t in getattr(data, part))
     return [summary(predict(net, t, x, net.stats(t, S.x)), y) | said for t in thetas]
@@ -255,7 +257,7 @@ def evaluate(coreset:Coreset, # what to judge
     "Metrics of a coreset by an evaluator, over several runs"
     evaluator, protocol = who(evaluator, protocol)
     f, options, runs = asked(evaluator, dict(runs=runs, protocol=protocol) | options)
-    S, data, net = matched(no_idle_protocol(coreset, control, options.get('labels'), epochs=options.get('epochs')), data, net)
+    S, data, net = matched(no_idle_protocol(coreset, control, options.get('labels'), **{k:options.get(k) for k in ('epochs','lr')}), data, net)
     eight_bit = eight_bit and space_of(S.x).eight_bit
     test, ipc = getattr(data, choose(part, ('train','held','test'), 'part')), -(-len(S.x)//data.K) # as many, or more
     eight, same = as_filed(S, eight_bit)

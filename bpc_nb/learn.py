@@ -7,7 +7,7 @@ __all__ = ['ENERGY', 'IMAGES', 'SECOND', 'STARTS', 'OPTIMISERS', 'NOTED', 'Task'
            'seen_in_8_bit', 'Learner', 'by_loss', 'learner_of', 'begun_by', 'staged', 'Method', 'without', 'kinds',
            'learner', 'start_real', 'start_mix', 'start_noise', 'starts', 'sgd_step', 'State', 'begun', 'shown',
            'candidate', 'streams_of', 'one_each', 'slope', 'same_form', 'spread', 'moved', 'outer_step', 'sound',
-           'looked', 'slower', 'gathered', 'first_state', 'outer']
+           'own_numbers', 'looked', 'slower', 'gathered', 'first_state', 'outer']
 
 # %% ../nbs/400_learn.ipynb #554fb027
 import warnings
@@ -303,13 +303,17 @@ def sound(s:State, value:float) -> bool:
 
 NOTED = 16 # numbers that a leaf may have and still be in the log
 
+def own_numbers(l:Learner, leaves:dict) -> dict: # leaves: name -> tensor
+    "Small leaves that are no part of the coreset, for the log and for the coreset's file"
+    small = {k:t.tolist() for k,t in leaves.items() if not l.leaves[k].put and t.numel() <= NOTED}
+    return dict(own=small) if small else {}
+
 def looked(l:Learner, S:Coreset, s:State, average:float, judge:Callable, values:list) -> tuple: # (state, row)
     "Evaluate on the validation split: the candidate is kept if it is the best"
     leaves = candidate(l, s, average)
     found = judge(shown(l, S, leaves))
     if l.last or found['accuracy_mean'] > s.score: s = s._replace(best=leaves, score=found['accuracy_mean'], at=s.step)
-    small = {k:t.tolist() for k,t in s.leaves.items() if not l.leaves[k].put and t.numel() <= NOTED}
-    return s, dict(step=s.step, loss=sum(values)/len(values), **found, best=s.score) | (dict(own=small) if small else {})
+    return s, dict(step=s.step, loss=sum(values)/len(values), **found, best=s.score) | own_numbers(l, s.leaves)
 
 def slower(good:State, step:int, lr:float) -> State: # good: the last that was sound; step: where it broke
     "Back to the last evaluation with half the rates; once"
