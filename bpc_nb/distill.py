@@ -252,7 +252,8 @@ def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, s
     "Learn in a run's folder, from its start or from its checkpoint"
     every = {k:config[k] for k in LOOP if k in config}
     if config.get('scale')=='sum': l, every['lr'] = slower_by(n := len(S.examples().x), l), every['lr']/n # a sum is that much steeper
-    def at(leaves, step, score): return on_cpu(shown(l, S, leaves))._replace(meta=S.meta | dict(step=step, held_out=score) | own_numbers(l, leaves))
+    def at(leaves, step, score):
+        return on_cpu(shown(l, S, leaves))._replace(meta=S.meta | dict(step=step, held_out=score) | own_numbers(l, leaves))
     def write(s, row):
         keep_look(out/'looks', at(candidate(l, s, every['average']), s.step, row['accuracy_mean']), s.step, every['every'])
         note(out, row)
