@@ -247,6 +247,7 @@ def slower_by(n:float, l:Learner) -> Learner:
     "Own rates of what moves by example, divided as that of the images is"
     return l._replace(leaves={k:leaf._replace(lr=leaf.lr/n) if leaf.lr and leaf.each else leaf for k,leaf in l.leaves.items()})
 
+# %% ../nbs/410_distill.ipynb #603c0346
 def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, streams:int, resume:bool, callback:Callable=None,
         progress=True, until:Callable=None) -> Coreset:
     "Learn in a run's folder, from its start or from its checkpoint"

@@ -257,7 +257,8 @@ def evaluate(coreset:Coreset, # what to judge
     "Metrics of a coreset by an evaluator, over several runs"
     evaluator, protocol = who(evaluator, protocol)
     f, options, runs = asked(evaluator, dict(runs=runs, protocol=protocol) | options)
-    S, data, net = matched(no_idle_protocol(coreset, control, options.get('labels'), **{k:options.get(k) for k in ('epochs','lr')}), data, net)
+    typed = {k:options.get(k) for k in ('labels','epochs','lr')}
+    S, data, net = matched(no_idle_protocol(coreset, control, **typed), data, net)
     eight_bit = eight_bit and space_of(S.x).eight_bit
     test, ipc = getattr(data, choose(part, ('train','held','test'), 'part')), -(-len(S.x)//data.K) # as many, or more
     eight, same = as_filed(S, eight_bit)
