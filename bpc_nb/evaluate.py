@@ -257,8 +257,7 @@ def evaluate(coreset:Coreset, # what to judge
     "Metrics of a coreset by an evaluator, over several runs"
     evaluator, protocol = who(evaluator, protocol)
     f, options, runs = asked(evaluator, dict(runs=runs, protocol=protocol) | options)
-    typed = {k:options.get(k) for k in ('labels','epochs','lr')}
-    S, data, net = matched(no_idle_protocol(coreset, control, **typed), data, net)
+    S, data, net = matched(no_idle_protocol(coreset, control, **{k:options.get(k) for k in ('labels','epochs','lr')}), data, net)
     eight_bit = eight_bit and space_of(S.x).eight_bit
     test, ipc = getattr(data, choose(part, ('train','held','test'), 'part')), -(-len(S.x)//data.K) # as many, or more
     eight, same = as_filed(S, eight_bit)
