@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['ZCA_LIMIT', 'Split', 'Data', 'draw', 'of_table', 'by_class', 'pairs', 'weights_by_class', 'deal', 'hold', 'apart',
-           'float_batches', 'normaliser', 'whitening', 'fit', 'apply', 'standardiser', 'read_rows', 'of_images',
-           'parts_of', 'share_of_rare', 'load_text', 'origin', 'limits', 'recipe_of', 'noted', 'parted', 'load', 'same',
-           'match', 'sources', 'all_classes', 'same_table', 'listed', 'refit', 'in_words_of', 'overview']
+           'too_few', 'float_batches', 'normaliser', 'whitening', 'fit', 'apply', 'standardiser', 'read_rows',
+           'of_images', 'parts_of', 'share_of_rare', 'load_text', 'origin', 'limits', 'recipe_of', 'noted', 'parted',
+           'load', 'same', 'match', 'sources', 'all_classes', 'same_table', 'listed', 'refit', 'in_words_of',
+           'overview']
 
 # %% ../nbs/110_data.ipynb #a2fa17d6
 import hashlib, os, warnings
@@ -124,7 +125,7 @@ def hold(y:Tensor, # labels (N,)
 # %% ../nbs/110_data.ipynb #aaa2bb22
 def apart(y:Tensor, # labels (N,), training ones first
           n:int, # number of training images; N: no test part of its own
-          folds:int, # otherwise: how many folds
+          folds:int, # otherwise: how many folds; 1: no test part
           fold:int|None, # and which of them is the test part; None: 0
           gen:Generator, # source of randomness
           classes:tuple|list, # names of the K classes
@@ -134,13 +135,18 @@ def apart(y:Tensor, # labels (N,), training ones first
         if fold is not None:
             raise ValueError(f"fold: this data set has a test part of its own, so fold={fold!r} means nothing; leave it out")
         return torch.arange(n), torch.arange(n, len(y)), None
-    whole('folds', folds, 2, n)
+    whole('folds', folds, 1, max(1, n))
     fold = 0 if fold is None else whole('fold', fold, 0, folds-1)
+    if folds==1: return torch.arange(n), torch.arange(0), fold
     if (few := y.bincount()).min()<2:
         raise ValueError(f"source: class {classes[few.argmin()]!r} has one example, too few for a training and a test part; "
                          "add some, or a test part")
     test = deal(y, folds, gen)==fold
     return (~test).nonzero().squeeze(1), test.nonzero().squeeze(1), fold
+
+def too_few(y:Tensor, n:int, folds:int) -> bool: # as in `apart`
+    "Whether there are too few examples for a test part"
+    return n==len(y) and (n < folds or y.bincount().min() < 2)
 
 # %% ../nbs/110_data.ipynb #97641325
 def float_batches(x:Tensor, # (N,C,H,W) uint8 or float in [0,1]
@@ -314,7 +320,7 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
          size:int|tuple=None, # images are resized to this height and width, int or (H, W); in a shell 32 or 16x24
          zca:bool=False, # whiten too?
          held_out:float=.1, # part of every class to hold out of the training set
-         folds:int=5, # where there is no test part: one of so many folds
+         folds:int=5, # where there is no test part: one of so many folds; 1: none
          fold:int|None=None, # and this one; None: 0
          seed:int=0, # of folds and validation split
          download:bool=False, # fetch a named set that is not there?
@@ -322,7 +328,7 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
          label:str=None, # column of the classes, where the source is a table
          text:str=None, # column of the sentences, where the source is a table with one
          length:int=None, # words of a sentence, longer ones are cut; None: long enough for 99 in 100 training sentences
-         least:int=2, # classes that there must be
+         least:int=2, # classes that there must be; 1, for what is added to others: no test part where examples are too few for one
         ) -> Data:
     "Labelled images, rows or sentences from anywhere, split, normalised and, on request, whitened"
     size, seed = as_size(size), whole('seed', seed, 0)
@@ -336,6 +342,7 @@ def load(source='digits', # name, path of a folder or file, arrays (x, y), datas
     if len(meta['classes']) < least: raise ValueError(f"data: all {space_of(x).item}s of {name} are of one class, {meta['classes'][0]!r}; "
                                                   "a classifier needs two classes or more")
     recipe = recipe_of(source, dict(size=size, zca=bool(zca), held_out=held_out, seed=seed, skip_bad=bool(skip_bad)))
+    if least==1 and too_few(y, meta['n'], folds): folds = 1
     return parted(name, x, y, meta, recipe, held_out, folds, fold, seed, dict(label=label) if rows else {})
 
 # %% ../nbs/110_data.ipynb #ee96d3e2

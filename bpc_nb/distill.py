@@ -190,9 +190,9 @@ def requested(method:str, data:Data, ipc:int, net:Network, seed:int, config:dict
     return json.loads(json.dumps(of | config | dict(experts=unformatted(config['experts']), net=net.name, buffer=buffer and buffer.key,
                                                     streams=streams)))
 
-def some_held(data:Data) -> None:
+def some_held(data:Data, needed:bool=True) -> None:
     "One sentence where nothing is held out"
-    if len(data.held.y): return
+    if len(data.held.y) or not needed: return
     raise ValueError(f"held_out: no {space_of(data.shape).item} of {data.name} is held out, and the coreset is chosen on these; "
                      "pass a larger held_out=, for example held_out=.25, or add images")
 
@@ -218,11 +218,12 @@ def distill(method:str, # a name in `bpc list`
             device:str='auto', # cpu, cuda or auto
             progress:bool=True, callback:Callable=None, # `(state, row)` after every look at the validation split; true ends the run
             until:Callable=None, # `() -> whether time is up`: asked after every step; true ends the run with a look
+            judge:bool=True, # false, for a method that takes no step: nothing is evaluated, so nothing need be held out
             **options:Any) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
     "Learn a coreset: the best one on the validation split"
     device, data = auto(device), data if isinstance(data, Data) else load(data)
     config = configure(method, data.name, ipc, **of_space(method, data, options))
-    some_held(data); first_examples(data, ipc, config, seed) # an impossible ipc is said before anything is computed
+    some_held(data, judge or registry()[method].steps); first_examples(data, ipc, config, seed) # an impossible ipc is said first
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     config |= formats_of(once(fit_of_run, config, data, ipc, net, device))
     out = Path(out or once(tempfile.mkdtemp, '', 'bpc_'))
@@ -236,7 +237,8 @@ def distill(method:str, # a name in `bpc list`
     l = learner(registry()[method], t, config)
     meta = head | dict(experts=t.experts and {k:v for k,v in t.experts.index.items() if k!='made'}, made=provenance()) | of_table(data.meta)
     S = start_of(data, ipc, config, t, l, seed, device, meta)
-    return run(l, S, judged(data, config, t.net, seed, device), config, out, seed, streams, resume, callback, progress, until)
+    judge = judged(data, config, t.net, seed, device) if judge or l.loss else lambda S: dict(accuracy_mean=None)
+    return run(l, S, judge, config, out, seed, streams, resume, callback, progress, until)
 
 # %% ../nbs/410_distill.ipynb #3038bab4
 KEPT = ("the run in {} is kept up to its last evaluation, and the same command goes on with resume=True, where bf16='always', "

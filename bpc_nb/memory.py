@@ -122,7 +122,8 @@ def pool(old:Coreset|None, # with its classes
         return Split(torch.cat(xs), torch.arange(len(classes)).repeat_interleave(torch.tensor([len(x) for x in xs])))
     parts = {p:split(p) for p in ('train','held')}
     check = hashlib.sha256(b''.join(t.numpy().tobytes() for s in parts.values() for t in s)).hexdigest()
-    return data._replace(**parts, classes=classes, meta=data.meta | dict(checksum=check, stored=[c for c in classes if c not in new]))
+    alone = [c for c in classes if c not in new or len(new[c][1]['train'])==1] # one image may stand for these
+    return data._replace(**parts, classes=classes, meta=data.meta | dict(checksum=check, stored=alone))
 
 def mixed_in(kept:Tensor, fresh:Tensor, share:float, gen:Generator) -> tuple: # (m,...), (m' >= m,...), part of the places for the new
     "Old examples of a class with some, at random, replaced by new ones, as many as `share` says on average; new ones that are left"
@@ -199,7 +200,7 @@ def added(m:Memory, data:Data, seed:int=0, # of choice and learning
     n = places(m, len({*m.classes, *new}))
     fresh = pool(m.coreset, data, new, n)
     resume = bool(out) and (Path(out)/'checkpoint.safetensors').exists()
-    S = for_memory(distill(m.method, fresh, n, out, seed, resume, **m.options, **how))
+    S = for_memory(distill(m.method, fresh, n, out, seed, resume, judge=False, **m.options, **how)) # where images are chosen, none are judged
     note = dict(data=data.name, checksum=data.meta['checksum'], new={k:len(p) for k,(p,_) in new.items()}, places=n, method=m.method,
                 seconds=round(time.time() - start, 1), time=time.strftime('%Y-%m-%dT%H:%M:%S'))
     history = (*m.history, note)
@@ -211,7 +212,7 @@ def added(m:Memory, data:Data, seed:int=0, # of choice and learning
 # %% ../nbs/870_memory.ipynb #1d0266f3
 STATE, PRINTS, ADDING = 'coreset.safetensors', 'seen.txt', '.adding'
 USUAL = dict(per_class=10, method='herding')
-CHEAP = dict.fromkeys(('herding','kernel-herding','k-center'), dict(features='pixels', select_runs=1)) # no network is trained to choose
+CHEAP = dict.fromkeys(('herding','kernel-herding','k-center'), dict(features='pixels')) # no network is trained to choose
 
 def states(folder:str|Path) -> list: # of paths, the first addition first
     "The finished additions of a memory's folder"
