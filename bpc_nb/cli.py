@@ -762,7 +762,8 @@ def memory_data(source:str, into:str, given:dict, # what was typed; loses the op
 def not_remembered(d:Data, again:int) -> str: # again: test examples that are
     "What the memory says of test examples"
     tests, what = len(d.test.y), 'pictures' if len(d.shape)==3 else f'{space_of(d.shape).item}s'
-    if not again: return f'{tests} test examples of the data are not remembered'
+    if not tests: return 'nothing is kept for testing: the data are few, or all were given for training'
+    if not again: return f'{tests} {what} of the data are for testing and stay out of the memory'
     apart = f': keep test {what} in a ' + ('folder of their own (train/ and test/)' if len(d.shape)==3 else 'file of their own')
     return f'{again} of the {tests} test {what} were in earlier additions' + apart*('fold' in d.meta['recipe'])
 
@@ -771,9 +772,10 @@ def remembered(m:Memory, at:Path, old:bool, tests:str) -> str: # folder of its s
     last, n = {} if old else m.history[-1]['new'], m.coreset.y.bincount(minlength=len(m.classes)).tolist()
     rows = [(c, len(m.seen[c]), last.get(c, 0), k) for c,k in zip(m.classes, n)]
     size = m.coreset.x[0].numel()*len(m.coreset.x)
+    sized = ' of {}x{}'.format(*m.coreset.x.shape[2:])*(m.coreset.x.ndim==4)
     return '\n'.join([*['nothing new']*old, table(rows, ('class', 'seen', 'new', 'kept')),
                       tests,
-                      f"{len(m.coreset.x)} images by {m.coreset.meta['method']}, {size/1e3:.0f} kB as 8-bit images, "
+                      f"{len(m.coreset.x)} images{sized} by {m.coreset.meta['method']}, {size/1e3:.0f} kB as 8-bit images, "
                       f'additions so far: {len(m.history)}',
                       str(at/STATE), str(at/'coreset.png'),
                       f'next: train on what is new beside this: bpc_nb.memory.recall({str(at.parent)!r}).replay()'])

@@ -196,8 +196,9 @@ def some_held(data:Data, needed:bool=True) -> None:
     raise ValueError(f"held_out: no {space_of(data.shape).item} of {data.name} is held out, and the coreset is chosen on these; "
                      "pass a larger held_out=, for example held_out=.25, or add images")
 
-def judged(data:Data, config:dict, net:Network, seed:int, device:str) -> Callable: # net: as this machine computes it
+def judged(data:Data, config:dict, net:Network, seed:int, device:str, at_all:bool=True) -> Callable: # net: as this machine computes it
     "`coreset -> dict`: students, or another evaluator, on the validation split"
+    if not at_all: return lambda S: dict(accuracy_mean=None)
     how = judged_by(config['select_evaluator'], config['select_protocol'])
     def judge(S):
         try: return evaluate(S, data, config['select_runs'], net=net, seed=seed, part='held', eight_bit=False, device=device, **how)
@@ -217,13 +218,12 @@ def distill(method:str, # a name in `bpc list`
             streams:int=None, # draws per step, dealt to the ranks of torchrun; None: one for each rank
             device:str='auto', # cpu, cuda or auto
             progress:bool=True, callback:Callable=None, # `(state, row)` after every look at the validation split; true ends the run
-            until:Callable=None, # `() -> whether time is up`: asked after every step; true ends the run with a look
-            judge:bool=True, # false, for a method that takes no step: nothing is evaluated, so nothing need be held out
+            until:Callable=None, judge:bool=True, # asked after every step whether time is up; false: chosen images are not evaluated
             **options:Any) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
     "Learn a coreset: the best one on the validation split"
     device, data = auto(device), data if isinstance(data, Data) else load(data)
     config = configure(method, data.name, ipc, **of_space(method, data, options))
-    some_held(data, judge or registry()[method].steps); first_examples(data, ipc, config, seed) # an impossible ipc is said first
+    some_held(data, judge := judge or registry()[method].steps); first_examples(data, ipc, config, seed) # an impossible ipc is said first
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     config |= formats_of(once(fit_of_run, config, data, ipc, net, device))
     out = Path(out or once(tempfile.mkdtemp, '', 'bpc_'))
@@ -237,8 +237,7 @@ def distill(method:str, # a name in `bpc list`
     l = learner(registry()[method], t, config)
     meta = head | dict(experts=t.experts and {k:v for k,v in t.experts.index.items() if k!='made'}, made=provenance()) | of_table(data.meta)
     S = start_of(data, ipc, config, t, l, seed, device, meta)
-    judge = judged(data, config, t.net, seed, device) if judge or l.loss else lambda S: dict(accuracy_mean=None)
-    return run(l, S, judge, config, out, seed, streams, resume, callback, progress, until)
+    return run(l, S, judged(data, config, t.net, seed, device, judge), config, out, seed, streams, resume, callback, progress, until)
 
 # %% ../nbs/410_distill.ipynb #3038bab4
 KEPT = ("the run in {} is kept up to its last evaluation, and the same command goes on with resume=True, where bf16='always', "

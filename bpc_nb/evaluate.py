@@ -158,10 +158,13 @@ def who(evaluator:str, protocol:str=None) -> tuple: # the two, as `evaluate` tak
 
 # %% ../nbs/310_evaluate.ipynb #27090b72
 def usable(S:Coreset) -> Coreset:
-    "The coreset, or one sentence for labels, weights or step sizes that are none"
+    "The coreset, or one sentence for images, labels, weights or step sizes that are none"
     if not S.targets and S.y is not None and S.y.is_floating_point() and (off := (S.y.sum(1) - 1).abs()).max() > 1e-3:
         raise ValueError(f"labels: the probabilities of an example add up to {S.y.sum(1)[off.argmax()].item():.3g}; expected 1, "
                          "and targets=True for numbers to regress on")
+    if off := (~S.x.isfinite()).flatten(1).any(1).sum():
+        raise ValueError(f"coreset: {off} of its {len(S.x)} {space_of(S.x).item}s have numbers that are not finite (NaN); "
+                         "take an earlier file of it")
     if S.w is not None and not (S.w.isfinite().all() and S.w.min() >= 0 and S.w.sum() > 0):
         raise ValueError(f"weights: found {S.w.min().item():.3g} to {S.w.max().item():.3g}; "
                          "expected finite numbers of at least 0, not all 0")

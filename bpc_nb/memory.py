@@ -200,7 +200,8 @@ def added(m:Memory, data:Data, seed:int=0, # of choice and learning
     n = places(m, len({*m.classes, *new}))
     fresh = pool(m.coreset, data, new, n)
     resume = bool(out) and (Path(out)/'checkpoint.safetensors').exists()
-    S = for_memory(distill(m.method, fresh, n, out, seed, resume, judge=False, **m.options, **how)) # where images are chosen, none are judged
+    how |= dict(judge=False) # images that are chosen are not judged
+    S = for_memory(distill(m.method, fresh, n, out, seed, resume, **m.options, **how))
     note = dict(data=data.name, checksum=data.meta['checksum'], new={k:len(p) for k,(p,_) in new.items()}, places=n, method=m.method,
                 seconds=round(time.time() - start, 1), time=time.strftime('%Y-%m-%dT%H:%M:%S'))
     history = (*m.history, note)

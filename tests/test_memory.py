@@ -97,7 +97,7 @@ def test_test_pictures_of_earlier_additions_are_counted(pictures, tmp_path, caps
             (tmp_path/'grows'/k).mkdir(parents=True, exist_ok=True)
             for i, x in enumerate(d.transform.inverse(d.train.x[d.train.y==int(k)][:n])): image(x).save(tmp_path/'grows'/k/f'{i}.png')
         return bpc(tmp_path/'grows', '--into', tmp_path/'m', capsys=capsys)
-    assert '12 test examples of the data are not remembered' in add(30)[1] and 'not remembered' in add(30)[1]
+    assert '12 pictures of the data are for testing' in add(30)[1] and 'for testing' in add(30)[1]
     code, out, err = add(60)
     assert code==0 and ' of the 24 test pictures were in earlier additions: keep test pictures in a folder of their own (train/ and test/)' in out, out
 
@@ -163,3 +163,18 @@ def test_bad_candidates_are_one_sentence(tmp_path, capsys, text, said):
     code = main(['rank', str(tmp_path/'n.toml'), '--on', str(HERE/'digits-1.safetensors'), '--runs', '1', '--json'])
     err = capsys.readouterr().err
     assert code==2 and said in err and err.count('\n')==1, err
+
+def test_one_new_picture_is_enough(pictures, tmp_path, capsys):
+    "of a new class, of two new classes, of an old class"
+    d = load('digits')
+    def put(folder, k, i):
+        (tmp_path/folder/str(k)).mkdir(parents=True, exist_ok=True)
+        image(d.transform.inverse(d.train.x[d.train.y==k][i])).save(tmp_path/folder/str(k)/f'{i}.png')
+    put('one', 5, 0); put('two', 6, 0); put('two', 6, 1); put('two', 7, 0); put('two', 7, 1); put('old', 5, 1)
+    assert bpc(pictures/'first', '--into', tmp_path/'m', '--per-class', 3, capsys=capsys)[0]==0
+    for folder, classes in dict(one=3, two=5, old=5).items():
+        code, out, err = bpc(tmp_path/folder, '--into', tmp_path/'m', capsys=capsys)
+        assert code==0 and 'nothing is kept for testing' in out, err
+        m = recall(tmp_path/'m')
+        assert (len(m.classes), len(m.coreset.x))==(classes, 3*classes)
+    assert {c:len(s) for c,s in m.seen.items() if c in '567'}=={'5':2, '6':2, '7':2}
