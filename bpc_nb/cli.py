@@ -1114,7 +1114,7 @@ def learning(method:str) -> dict: # title -> options
     m = choose(method, registry(), 'method')
     known = known_to(m)
     takes = lambda f: {k:o for k,o in options(f).items() if k in known} # what chooses images has no loop and no energy
-    of_run = options(distill, skip=('data','progress','callback','until')) | takes(choices) | takes(kinds)
+    of_run = options(distill, skip=('data','progress','callback','until','judge')) | takes(choices) | takes(kinds)
     of_run['experts'] = of_run['experts']._replace(kind=partial(nested_options, known=options(experts, skip=('device',*UNTYPED))))
     return {f'method {method}': options(m.make), 'run': of_run, 'loop': takes(outer), 'energy': takes(energy), 'data': loading()}
 
