@@ -7,7 +7,7 @@ import torch
 from bpc_nb.cli import main
 from bpc_nb.core import Coreset, image
 from bpc_nb.data import load
-from bpc_nb.memory import STATE, recall, states
+from bpc_nb.memory import STATE, not_renamed, recall, states
 from bpc_nb.zoo import HERE
 
 @pytest.fixture(scope='module')
@@ -178,3 +178,8 @@ def test_one_new_picture_is_enough(pictures, tmp_path, capsys):
         m = recall(tmp_path/'m')
         assert (len(m.classes), len(m.coreset.x))==(classes, 3*classes)
     assert {c:len(s) for c,s in m.seen.items() if c in '567'}=={'5':2, '6':2, '7':2}
+
+def test_a_name_in_capitals_gives_a_warning_and_one_old_picture_under_a_new_name_an_error():
+    with pytest.warns(UserWarning, match="classes: 'Cat' is new beside 'cat'"): not_renamed('Cat', ['b'], {'cat':{'a'}})
+    with pytest.raises(ValueError, match="1 of the 1 new images of class 'dog' were added as class 'cat' before"): not_renamed('dog', ['a'], {'cat':{'a'}})
+    not_renamed('dog', ['a'], {'cat':{'a'}, 'dog':{'b'}}) # in a class that is there, one may lie in both

@@ -3,7 +3,7 @@
     python results/uses/federated.py [digits mnist]
 
 Five clients with two classes each, or all; five seeds of who has what on digits, three on MNIST. The step size of averaging is the best of three on
-held-out images, for each spread of the classes. A line is one way of one seed; what has a line in results/uses/federated.jsonl is not computed again.
+held-out images, for each spread of the classes. Narrower networks have weights of about the bytes of a union of coresets. A line is one way of one seed; what has a line in results/uses/federated.jsonl is not computed again.
 """
 import json, time
 from pathlib import Path
@@ -21,6 +21,7 @@ from bpc_nb.networks import network
 
 LINES, N, RATES = Path(__file__).parent/'federated.jsonl', 5, (.02, .05, .1)
 SHORT, FEW = dict(n=6, epochs=3, part=.1, batch=128), dict(select_runs=1, select_protocol='dc')
+NARROW = dict(digits={'convnet:width=2,depth=2':(1, 5), 'convnet:width=4,depth=2':(1, 2)}, mnist={}) # network -> rounds that are shown
 CHOSEN = dict(random={}, herding=dict(features='pixels', select_runs=1))
 SETTINGS = dict( # network, students' protocol, seeds, rounds, epochs of a round, images a class, options of what is learned
     digits=('convnet:width=16,depth=2', 'quick', 5, 40, 5, (1, 5), dict(
@@ -47,14 +48,14 @@ if __name__=='__main__':
             for seed in range(seeds):
                 parts, have = clients(data, N, each, seed), {(r['way'], r['ipc']) for r in lines() if (r['data'], r['each'], r['seed'])==(name, each, seed)}
                 common = dict(data=name, clients=N, each=each, seed=seed, net=spec)
-                if ('weights', None) not in have:
-                    began = time.process_time()
-                    runs = {lr:[*federate(net, parts, data, rounds, seed, epochs, lr)] for lr in RATES}
-                    lr = max(RATES, key=lambda lr: mean(right(net, t, data.held) for t in runs[lr][-3:]))
-                    shown = [r for r in (1, 2, 5, 10, 20, 40) if r <= rounds]
-                    add(common | dict(way='weights', ipc=None, lr=lr, epochs=epochs, seconds=round((time.process_time() - began)/len(RATES), 1),
-                                      rounds=shown, accuracy=[right(net, runs[lr][r-1], data.test) for r in shown],
-                                      bytes=[weight_bytes(net, N, r) for r in shown]))
+                for of,shown in [(spec, [r for r in (1, 2, 5, 10, 20, 40) if r <= rounds]), *NARROW[name].items()]:
+                    if ((way := 'weights' if of==spec else f'weights of {of}'), None) in have: continue
+                    began, small = time.process_time(), network(of, data.shape, data.K)
+                    runs = {lr:[*federate(small, parts, data, shown[-1], seed, epochs, lr)] for lr in RATES}
+                    lr = max(RATES, key=lambda lr: mean(right(small, t, data.held) for t in runs[lr][-3:]))
+                    add(common | dict(net=of, way=way, ipc=None, lr=lr, epochs=epochs, seconds=round((time.process_time() - began)/len(RATES), 1),
+                                      rounds=[*shown], accuracy=[right(small, runs[lr][r-1], data.test) for r in shown],
+                                      bytes=[weight_bytes(small, N, r) for r in shown]))
                 for way,o in (CHOSEN | learned).items():
                     for ipc in sizes:
                         if (way, ipc) in have: continue
