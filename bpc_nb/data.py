@@ -146,7 +146,7 @@ def apart(y:Tensor, # labels (N,), training ones first
 
 def too_few(y:Tensor, n:int, folds:int) -> bool: # as in `apart`
     "Whether there are too few examples for a test part"
-    return n==len(y) and (n < folds or y.bincount().min() < 2)
+    return n==len(y) and bool(n < folds or y.bincount().min() < 2)
 
 # %% ../nbs/110_data.ipynb #97641325
 def float_batches(x:Tensor, # (N,C,H,W) uint8 or float in [0,1]

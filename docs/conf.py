@@ -24,6 +24,7 @@ myst_enable_extensions = ['dollarmath', 'amsmath', 'colon_fence', 'attrs_inline'
 myst_heading_anchors = 4
 
 # formulas are typeset here, by node; fonts and style sheet lie in _static
+katex.STARTUP_TIMEOUT = 60 # seconds: a busy machine starts it slowly
 katex_prerender = True
 katex_css_path = 'katex/katex.min.css'
 katex.KATEX_DEFAULT_OPTIONS['throwOnError'] = True

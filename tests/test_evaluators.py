@@ -185,5 +185,10 @@ def test_refusals(refused, file):
 
 
 def test_features_that_are_not_finite(data, S):
+    class Huge(torch.nn.Module):
+        def forward(self, x): return 1e37*x
+    def net(shape, K): return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), Huge(), torch.nn.Linear(8, K))
     with pytest.raises(Diverged, match='features: those of the coreset are not finite'):
+        evaluate(S._replace(x=1e3*S.x), data, 1, net=net, evaluator='ridge', eight_bit=False)
+    with pytest.raises(ValueError, match='10 of its 10 images have numbers that are not finite'):
         evaluate(S._replace(x=S.x*float('inf')), data, 1, net=MLP, evaluator='ridge', eight_bit=False)
