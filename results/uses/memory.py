@@ -3,7 +3,7 @@
     python results/uses/memory.py [digits mnist cifar10] [--methods random+cd] [--per-class N] [--alone]
 
 Five orders of arrival, five stages each. A line is one stage of one order, method and way of training. What has a line in results/uses/memory.jsonl is not
-computed again; an order that was not finished begins anew. With --alone no network is trained further.
+computed again; an order that was not finished begins anew. With --alone no network is trained further; a call without it begins such an order anew.
 """
 import json, time
 from pathlib import Path
@@ -93,7 +93,7 @@ if __name__=='__main__':
                                                                                        'mnemonics, means', 'frepo', 'dm']:
                 cell = name, method, order, places
                 def of(r): return (r['data'], r['method'], r['order'], r['per_class'])==cell
-                have = sum(map(of, lines()))
-                if have==5: continue
+                have = [r for r in lines() if of(r)]
+                if len(have)==5 and ('--alone' in words or all(r['further'] is not None for r in have)): continue
                 if have: LINES.write_text(''.join(json.dumps(r) + '\n' for r in lines() if not of(r)))
                 run(*cell, '--alone' in words)
