@@ -256,10 +256,10 @@ def shadowed(method:str, ipc:int, j:Judge, runs:int, progress:bool=True,
 def squashed(a:float) -> float: return (exp(a) - 1/e)/(e - 1/e) # from [-1,1] to [0,1]
 
 def everything(j:Judge, passes:int) -> float: # images that pass
-    "Accuracy of one network of all training images, as far as so many passes take it"
+    "Accuracy of one network of all training images, as far as so many passes take it, at most a hundred epochs"
     x, y = j.data.train
     S = Coreset(x, y, transform=j.data.transform, classes=j.data.classes)
-    return accuracy(j._replace(runs=1).probs(S, j.data.test.x, epochs=max(1, round(passes/len(y))), batch=128)[0], j.data.test.y)
+    return accuracy(j._replace(runs=1).probs(S, j.data.test.x, epochs=min(100, max(1, round(passes/len(y)))), batch=128)[0], j.data.test.y)
 
 def scores(S:Coreset, real:Coreset, j:Judge, whole:float) -> list: # whole: accuracy of all data
     "DD-Ranking's scores and their parts"
@@ -282,11 +282,12 @@ def scores(S:Coreset, real:Coreset, j:Judge, whole:float) -> list: # whole: accu
 def origin_of(S:Coreset, data:Data) -> list:
     "Where it comes from, as far as its file says"
     m = S.meta
-    same, made = data.meta['checksum'] in sources(m), m.get('made') or {}
+    same, made, parts = data.meta['checksum'] in sources(m), m.get('made') or {}, len([h for h in m.get('history', ()) if h.get('new')])
+    known = 'yes' if same else f'filled by {parts} additions' if parts > 1 else 'no' # all classes are in no single addition
     said = [Answer('provenance', k, str(m[k]) if k in m else 'not said', None, k not in m) for k in ('method','data','seed')]
     by = f"bpc_nb {made['bpc_nb']}, torch {made['torch']}" if {'bpc_nb','torch'} <= {*made} else 'not said'
     return said + [Answer('provenance', 'made by', by, None, by=='not said', made.get('time', '')[:10]),
-                   Answer('provenance', 'data are those it was made from', 'yes' if same else 'no', None, not same, 'by checksum')]
+                   Answer('provenance', 'data are those it was made from', known, None, known=='no', 'by checksum')]
 
 # %% ../nbs/878_audit.ipynb #65f05dde
 def unless_diverged(part:str, ask:Callable) -> list: # ask: `() -> answers`

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CHEAP', 'STATE', 'PRINTS', 'ADDING', 'USUAL', 'fingerprints', 'unseen', 'not_renamed', 'by_name', 'only', 'Memory',
            'places', 'replayed', 'fill', 'pool', 'mixed_in', 'in_space', 'tests_seen', 'put_together', 'for_memory',
-           'asked_of', 'makers', 'reset', 'added', 'states', 'read_prints', 'commit', 'sound_place', 'recall',
+           'asked_of', 'makers', 'reset', 'added', 'states', 'read_prints', 'newest', 'commit', 'sound_place', 'recall',
            'remember']
 
 # %% ../nbs/870_memory.ipynb #4fb54e94
@@ -229,6 +229,18 @@ def read_prints(path:str|Path) -> dict: # class -> fingerprints
     lines = [l.split('\t') for l in Path(path).read_text(encoding='utf-8').splitlines()]
     return {name:frozenset(some.split()) for name,some in lines}
 
+def newest(folder:str|Path) -> dict|None: # None: nothing was added yet
+    "What the last state of a folder holds: coreset, seen, history; or one sentence"
+    if not (at := states(folder)): return None
+    last = max((p for p in Path(folder).iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+    try:
+        S, seen = Coreset.load(last/STATE), read_prints(last/PRINTS)
+        if seen.keys()!={*S.classes} or last!=at[-1]: raise ValueError
+        return dict(coreset=S, seen=seen, history=tuple(S.meta['history']), asked=dict(S.meta['memory']))
+    except (OSError, ValueError, KeyError):
+        raise ValueError(f"into: {last} is not a whole state of a memory; move it away, and the same command goes on from the state "
+                         "before it, or begins anew") from None
+
 def commit(m:Memory, folder:str|Path) -> Path: # of the new state
     "Write a state, whole or not at all"
     folder = Path(folder)
@@ -256,17 +268,16 @@ def sound_place(into:str|Path, source:str|None=None) -> None: # source: path of 
 def recall(folder:str|Path,
            **asked:Any) -> Memory: # asked: budget, method, per_class, options, as in `Memory`; None: as it was, at first `USUAL`
     "The last state in a folder, or a memory without one"
-    at = states(folder)
-    S = Coreset.load(at[-1]/STATE) if at else None
+    last = newest(folder) or {}
     asked = {k:v for k,v in asked.items() if v is not None}
-    was = dict(S.meta['memory']) if at else {}
+    was = last.pop('asked', {})
     if 'method' in asked and asked['method']!=was.get('method'): was.pop('options', None) # those of another method
     if {'budget','per_class'} & {*asked}: was |= dict(budget=None, per_class=None)
     now = was | asked | dict(options=was.get('options', {}) | asked.get('options', {}))
     if (now.get('budget'), now.get('per_class'))==(None, None): now['per_class'] = USUAL['per_class']
     now = dict(method=USUAL['method']) | now
     if now['method'] in CHEAP: now['options'] = CHEAP[now['method']] | now['options']
-    return Memory(**now, **(dict(coreset=S, seen=read_prints(at[-1]/PRINTS), history=tuple(S.meta['history'])) if at else {}))
+    return Memory(**now, **last)
 
 # %% ../nbs/870_memory.ipynb #a52112a9
 def remember(data:Data, into:str|Path, # the memory's folder

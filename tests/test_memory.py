@@ -4,10 +4,11 @@ import json, os, signal, subprocess, sys, time
 import pytest
 import torch
 
+from bpc_nb import distill as distilling
 from bpc_nb.cli import main
 from bpc_nb.core import Coreset, image
 from bpc_nb.data import load
-from bpc_nb.memory import STATE, not_renamed, recall, states
+from bpc_nb.memory import PRINTS, STATE, not_renamed, recall, states
 from bpc_nb.zoo import HERE
 
 @pytest.fixture(scope='module')
@@ -136,6 +137,39 @@ def test_a_kill_while_it_learns_loses_nothing_and_a_second_process_is_refused(pi
     code, _, err = bpc(*learn[:-len(FAST)], '--steps', '30', capsys=capsys)
     assert code==0 and recall(into).classes==('0', '1', '2') and recall(into).coreset.meta['method']=='herding + dm', err
     assert sorted(p.name for p in into.iterdir())==['0001', '0002']
+
+def test_an_addition_that_was_stopped_and_one_that_was_not_are_the_same_bit_for_bit(pictures, tmp_path, capsys, monkeypatch):
+    "stopped after its second checkpoint, and called again"
+    learn = [pictures/'more', '--method', 'dm', '--steps', '20', '--every', '5']
+    for name in 'ab': bpc(pictures/'first', '--into', tmp_path/name, '--per-class', 3, capsys=capsys)
+    write, calls = distilling.save_state, []
+    def noted(s, path, stop):
+        write(s, path); calls.append(s.step)
+        if len(calls)==stop: raise KeyboardInterrupt
+    monkeypatch.setattr(distilling, 'save_state', lambda s, path: noted(s, path, None))
+    assert bpc(*learn, '--into', tmp_path/'a', capsys=capsys)[0]==0
+    steps = [*calls]; calls.clear()
+    monkeypatch.setattr(distilling, 'save_state', lambda s, path: noted(s, path, 2))
+    code, _, err = bpc(*learn, '--into', tmp_path/'b', capsys=capsys)
+    assert code==130 and 'is as it was, and the same command goes on' in err and len(states(tmp_path/'b'))==1
+    assert bpc(*learn, '--into', tmp_path/'b', capsys=capsys)[0]==0
+    assert calls==steps and len(steps) > 3 # it went on, and did not begin anew
+    a, b = (recall(tmp_path/name).coreset for name in 'ab')
+    assert torch.equal(a.x, b.x) and torch.equal(a.y, b.y) and a.meta['method']=='herding + dm'
+
+def cut(path): path.write_bytes(path.read_bytes()[:100])
+
+@pytest.mark.parametrize('spoil', [lambda at: (at/PRINTS).unlink(), lambda at: (at/PRINTS).write_text('0'), lambda at: (at/STATE).unlink(),
+                                   lambda at: cut(at/STATE), lambda at: Coreset(torch.rand(4, 1, 8, 8), torch.tensor([0, 0, 1, 1]),
+                                                                                classes=('0', '1', '2')).save(at/STATE)])
+def test_a_damaged_state_is_one_sentence_that_says_how_to_go_on(pictures, tmp_path, capsys, spoil):
+    into = tmp_path/'m'
+    for some in ('first', 'more'): bpc(pictures/some, '--into', into, '--per-class', 3, capsys=capsys)
+    spoil(into/'0002')
+    code, _, err = bpc(pictures/'alone', '--into', into, capsys=capsys)
+    assert code==2 and f'{into/"0002"} is not a whole state of a memory; move it away' in err and err.count('\n')==1, err
+    os.rename(into/'0002', tmp_path/'away')
+    assert bpc(pictures/'more', '--into', into, capsys=capsys)[0]==0 and recall(into).classes==('0', '1', '2')
 
 def test_pictures_of_another_colour_are_one_sentence(pictures, tmp_path, capsys):
     bpc(pictures/'first', '--into', tmp_path/'m', '--per-class', 3, capsys=capsys)
