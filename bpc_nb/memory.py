@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['CHEAP', 'STATE', 'PRINTS', 'ADDING', 'USUAL', 'fingerprints', 'unseen', 'not_renamed', 'by_name', 'only', 'Memory',
            'places', 'replayed', 'fill', 'pool', 'mixed_in', 'in_space', 'tests_seen', 'put_together', 'for_memory',
-           'asked_of', 'makers', 'reset', 'added', 'states', 'read_prints', 'newest', 'commit', 'sound_place', 'recall',
-           'remember']
+           'asked_of', 'makers', 'reset', 'added', 'states', 'read_prints', 'commit', 'last_state', 'sound_place',
+           'recall', 'remember']
 
 # %% ../nbs/870_memory.ipynb #4fb54e94
 import hashlib, os, shutil, tempfile, time, warnings
@@ -229,18 +229,6 @@ def read_prints(path:str|Path) -> dict: # class -> fingerprints
     lines = [l.split('\t') for l in Path(path).read_text(encoding='utf-8').splitlines()]
     return {name:frozenset(some.split()) for name,some in lines}
 
-def newest(folder:str|Path) -> dict|None: # None: nothing was added yet
-    "What the last state of a folder holds: coreset, seen, history; or one sentence"
-    if not (at := states(folder)): return None
-    last = max((p for p in Path(folder).iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
-    try:
-        S, seen = Coreset.load(last/STATE), read_prints(last/PRINTS)
-        if seen.keys()!={*S.classes} or last!=at[-1]: raise ValueError
-        return dict(coreset=S, seen=seen, history=tuple(S.meta['history']), asked=dict(S.meta['memory']))
-    except (OSError, ValueError, KeyError):
-        raise ValueError(f"into: {last} is not a whole state of a memory; move it away, and the same command goes on from the state "
-                         "before it, or begins anew") from None
-
 def commit(m:Memory, folder:str|Path) -> Path: # of the new state
     "Write a state, whole or not at all"
     folder = Path(folder)
@@ -252,6 +240,19 @@ def commit(m:Memory, folder:str|Path) -> Path: # of the new state
         os.rename(tmp, to)
     finally: shutil.rmtree(tmp, ignore_errors=True)
     return to
+
+# %% ../nbs/870_memory.ipynb #0ff5cfb6
+def last_state(folder:str|Path) -> dict|None: # None: nothing was added yet
+    "What the last state of a folder holds: coreset, seen, history; or one sentence"
+    if not (at := states(folder)): return None
+    last = max((p for p in Path(folder).iterdir() if p.name.isdigit()), key=lambda p: int(p.name))
+    try:
+        S, seen = Coreset.load(last/STATE), read_prints(last/PRINTS)
+        if seen.keys()!={*S.classes} or last!=at[-1]: raise ValueError
+        return dict(coreset=S, seen=seen, history=tuple(S.meta['history']), asked=dict(S.meta['memory']))
+    except (OSError, ValueError, KeyError):
+        raise ValueError(f"into: {last} is not a whole state of a memory; move it away, and the same command goes on from the state "
+                         "before it, or begins anew") from None
 
 # %% ../nbs/870_memory.ipynb #10db2881
 def sound_place(into:str|Path, source:str|None=None) -> None: # source: path of the data, if they have one
@@ -268,7 +269,7 @@ def sound_place(into:str|Path, source:str|None=None) -> None: # source: path of 
 def recall(folder:str|Path,
            **asked:Any) -> Memory: # asked: budget, method, per_class, options, as in `Memory`; None: as it was, at first `USUAL`
     "The last state in a folder, or a memory without one"
-    last = newest(folder) or {}
+    last = last_state(folder) or {}
     asked = {k:v for k,v in asked.items() if v is not None}
     was = last.pop('asked', {})
     if 'method' in asked and asked['method']!=was.get('method'): was.pop('options', None) # those of another method
