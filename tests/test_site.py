@@ -178,6 +178,19 @@ def test_the_gallery_shows_ten_of_a_class(monkeypatch, tmp_path):
     assert 'images of 1 coreset,' in text and '1 row is not here' in text
 
 
+def test_a_chart_gets_a_palette_and_a_photograph_keeps_its_colours():
+    "and a picture that is small stays as it is"
+    import base64, io
+    import numpy as np
+    from PIL import Image
+    def png(a): Image.fromarray(a.astype('uint8')).save(out := io.BytesIO(), 'png'); return base64.b64encode(out.getvalue()).decode()
+    chart = np.full((300, 300, 3), 255); chart[np.random.RandomState(0).rand(300, 300) < .5] = (200, 30, 30)
+    photo = np.random.RandomState(0).rand(150, 150, 3)*255
+    few = build.lighter(png(chart), above=1000)
+    assert len(few) < len(png(chart))/2 and (np.asarray(Image.open(io.BytesIO(base64.b64decode(few))).convert('RGB'))==chart).all()
+    assert build.lighter(png(photo), above=1000)==png(photo) and build.lighter(png(chart))==png(chart)
+
+
 def test_a_signature_on_one_line():
     d, = build.code(c := new_code_cell('def f(a:int, b=2): # both\n    "f"'))
     assert [r[3] for r in build.arguments(d, build.comments(c.source))] == ['', 'both']
