@@ -72,7 +72,9 @@ def lighter(png:str, above=50_000, error=1.5) -> str: # base64; bytes; of 255
     "A large picture with a palette, where nobody sees the difference"
     if len(png) < above*4/3: return png
     from PIL import Image, ImageChops, ImageStat
-    im, out = Image.open(io.BytesIO(base64.b64decode(png))).convert('RGB'), io.BytesIO()
+    im, out = Image.open(io.BytesIO(base64.b64decode(png))), io.BytesIO()
+    if getattr(im, 'is_animated', False): return png # a palette has one frame
+    im = im.convert('RGB')
     few = im.quantize(256)
     few.save(out, 'png', optimize=True)
     lost = ImageStat.Stat(ImageChops.difference(im, few.convert('RGB'))).rms

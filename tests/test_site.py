@@ -191,6 +191,23 @@ def test_a_chart_gets_a_palette_and_a_photograph_keeps_its_colours():
     assert build.lighter(png(photo), above=1000)==png(photo) and build.lighter(png(chart))==png(chart)
 
 
+def test_films_have_frames():
+    "and pictures have a palette or are small; films are not touched"
+    import base64, io
+    from PIL import Image
+    def frames(o):
+        png = base64.b64decode(o.data['image/png'])
+        return getattr(Image.open(io.BytesIO(png)), 'n_frames', 1)
+    films = {}
+    for p in (ROOT/'nbs').glob('*.ipynb'):
+        for c in nbformat.read(p, 4).cells:
+            for o in c.get('outputs', []):
+                if 'image/png' in o.get('data', {}) and frames(o) > 1:
+                    films.setdefault(p.stem, []).append(frames(o))
+                    assert build.lighter(o.data['image/png'])==o.data['image/png']
+    assert {'index','020_toy','220_langevin'} <= {*films} and min(map(min, films.values())) > 5
+
+
 def test_a_signature_on_one_line():
     d, = build.code(c := new_code_cell('def f(a:int, b=2): # both\n    "f"'))
     assert [r[3] for r in build.arguments(d, build.comments(c.source))] == ['', 'both']
