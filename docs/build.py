@@ -243,6 +243,14 @@ def cost(stem, nb) -> str:
 
 def title(nb): return next(m[1] for c in nb.cells if (m := re.match(r'# (.+)', c.source)) and c.cell_type=='markdown')
 
+def spoken(text, most=300) -> str: # Markdown
+    "The last paragraph in plain words, whole sentences of it, for readers who do not see the picture beneath"
+    last = next((p for p in reversed(text.split('\n\n')) if p.strip() and not re.match(r'\s*(#|>|\||\$\$|```)', p)), '')
+    plain = re.sub(r'!?\[([^\]]*)\]\([^)]*\)', r'\1', last)
+    plain = ' '.join(re.sub(r'^\s*[-*] |[`*$]', '', plain, flags=re.M).split()).rstrip(':')
+    while len(plain) > most and '. ' in plain: plain = plain.partition('. ')[2]
+    return plain
+
 def page(book, stem):
     "One chapter: (notebook for MyST-NB, number of the source cell of each of its cells)"
     nb, out, source = book.nbs[stem], [], []
@@ -263,6 +271,9 @@ def page(book, stem):
             else:
                 c.metadata.tags.append('exported')
                 add(i, new_markdown_cell('\n'.join(f'({label(stem, n)})=' for n in dict.fromkeys(defined))))
+        if any('image/png' in o.get('data', {}) for o in c.outputs):
+            above = next((spoken(b.source) for b in reversed(nb.cells[:i]) if b.cell_type=='markdown' and spoken(b.source)), '')
+            c.metadata.mystnb = c.metadata.get('mystnb', {}) | dict(image=dict(alt=above))
         add(i, c)
         if exported(nb.cells[i]) and (ref := reference(book, stem, nb.cells[i])): add(i, new_markdown_cell(ref))
     return new_notebook(cells=out, metadata=dict(kernelspec=dict(name='python3', display_name='Python 3', language='python'), language_info=dict(name='python'))), source

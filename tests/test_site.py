@@ -178,6 +178,16 @@ def test_the_gallery_shows_ten_of_a_class(monkeypatch, tmp_path):
     assert 'images of 1 coreset,' in text and '1 row is not here' in text
 
 
+def test_a_picture_says_in_words_what_is_above_it(book):
+    text = 'Before.\n\nThe [left](00_early.ipynb) side falls, `x` and $y$ *rise*:'
+    assert build.spoken(text)=='The left side falls, x and y rise' and build.spoken('## Head')==''
+    assert build.spoken(f'{"a"*300}. Short.')=='Short.'
+    shown = new_code_cell('1', outputs=[new_output('display_data', {'image/png':'eA=='})])
+    book.nbs['41_late'].cells += [new_markdown_cell(text), new_markdown_cell('## Head'), shown]
+    cells, _ = build.page(book, '41_late')
+    assert cells.cells[-1].metadata.mystnb['image']['alt']=='The left side falls, x and y rise'
+
+
 def test_a_chart_gets_a_palette_and_a_photograph_keeps_its_colours():
     "and a picture that is small stays as it is"
     import base64, io
