@@ -156,21 +156,24 @@ def bars(p:Tensor, own:int=-1) -> str: # p: (K,), probabilities, targets or step
 
 # %% ../nbs/910_explorer.ipynb #e46e9d03
 def tiles(S:Coreset, energies:dict={}) -> str: # energies: name -> (M,)
-    "A page's images, with what a pointer on one is told; soft labels as bars, and step sizes beneath"
+    "A page's images, with what a pointer on one is told; soft labels as bars, weights and step sizes beneath"
     if not space_of(S.x).eight_bit: return f'<pre>{escape(space_of(S.x).show(S))}</pre>' # rows and sentences have no picture
     hard, p = S.y.argmax(1) if S.y.ndim==2 else S.y, S.pixels(clamp=True)
     def name(k): return S.classes[k] if S.classes else str(k)
     def one(i):
         first = S.y[i].topk(min(3, S.y.shape[1])) if S.y.ndim==2 else None
         label = [f"label {', '.join(f'{name(k)} {v:.2f}' for v,k in zip(*map(Tensor.tolist, first)))}"] if first else []
-        tip = '\n'.join([f'class {name(hard[i])}', *label, *(f'{k} {v[i]:.3f}' for k,v in energies.items())])
+        weight = [f'weight {S.w[i].item():.3g}'] if S.w is not None else []
+        tip = '\n'.join([f'class {name(hard[i])}', *label, *weight, *(f'{k} {v[i]:.3f}' for k,v in energies.items())])
         return (f'<div data-tip="{escape(tip)}"><img alt="{escape(tip)}" src="{uri(as_png(p[i]))}">'
                 + (bars(S.y[i].float(), hard[i]) if first else '') + '</div>')
     order = (hard.argsort(stable=True) if S.steps is None else torch.arange(len(p)))[:MOST_TILES].tolist() # a schedule has an order
     more = f'<p>the first {MOST_TILES} of {len(p)} images</p>'*(len(p)>MOST_TILES)
-    schedule = '' if S.steps is None else (f'<p>{S.steps.numel()} learned step sizes, the largest {S.steps.max():.3g}</p>'
-                                           f'<div class="bpc" style="--n:6">{bars(S.steps.flatten().float())}</div>')
-    return STYLE + f'<div class="bpc" style="--n:{len(order)}">{"".join(map(one, order))}</div>{more}{schedule}'
+    def beneath(t, what): # numbers as bars
+        return '' if t is None else (f'<p>{t.numel()} {what}, the largest {t.max():.3g}</p>'
+                                     f'<div class="bpc" style="--n:6">{bars(t.flatten().float())}</div>')
+    rows = beneath(S.w if S.w is None else S.w[order], 'weights of images') + beneath(S.steps, 'learned step sizes')
+    return STYLE + f'<div class="bpc" style="--n:{len(order)}">{"".join(map(one, order))}</div>{more}{rows}'
 
 # %% ../nbs/910_explorer.ipynb #74140e49
 def draw_curves(runs:list, step:int=None) -> 'Figure': # step: where a line is drawn
