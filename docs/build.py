@@ -245,7 +245,7 @@ def title(nb): return next(m[1] for c in nb.cells if (m := re.match(r'# (.+)', c
 
 def spoken(text, most=300) -> str: # Markdown
     "The last paragraph in plain words, whole sentences of it, for readers who do not see the picture beneath"
-    last = next((p for p in reversed(text.split('\n\n')) if p.strip() and not re.match(r'\s*(#|>|\||\$\$|```)', p)), '')
+    last = next((p for p in reversed(text.split('\n\n')) if p.strip() and not re.match(r'\s*(#|>|\||!|\$\$|```)', p)), '')
     plain = re.sub(r'!?\[([^\]]*)\]\([^)]*\)', r'\1', last)
     plain = ' '.join(re.sub(r'^\s*[-*] |[`*$]', '', plain, flags=re.M).split()).rstrip(':')
     while len(plain) > most and '. ' in plain: plain = plain.partition('. ')[2]
@@ -271,7 +271,7 @@ def page(book, stem):
             else:
                 c.metadata.tags.append('exported')
                 add(i, new_markdown_cell('\n'.join(f'({label(stem, n)})=' for n in dict.fromkeys(defined))))
-        if any('image/png' in o.get('data', {}) for o in c.outputs):
+        if any({'image/png','image/jpeg'} & {*o.get('data', {})} for o in c.outputs):
             above = next((spoken(b.source) for b in reversed(nb.cells[:i]) if b.cell_type=='markdown' and spoken(b.source)), '')
             c.metadata.mystnb = c.metadata.get('mystnb', {}) | dict(image=dict(alt=above))
         add(i, c)

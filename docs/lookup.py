@@ -202,5 +202,6 @@ What was learned: the images of {shown} coreset{'s'*(shown!=1)}, one for each ro
 
 Where a class has one image, the row shows the classes in order; otherwise each class has a row, of at most {MOST} images.
 Values outside of what a screen can show are cut off. {without(hidden)}
+What is no image, or comes from a script, is in its chapter: learned [sentences](770_words.ipynb), [points](844_points.ipynb) of a regression, images of a [generator](780_gtn.ipynb), [poisoned](790_poison.ipynb) ones, [memories](870_memory.ipynb).
 
 """ + '\n\n'.join(out) + '\n'
