@@ -19,9 +19,9 @@ from bpc_nb.rank import networks_of, score
 
 HERE = Path(__file__).parent
 LINES = HERE/'rank.jsonl'
-DIGITS = dict(data='digits', lines='quick', full=dict(epochs=40, batch=64), runs=3, stops=(1, 3, 5, 15))
+DIGITS = dict(data='digits', lines='quick', full=dict(epochs=40, batch=64), runs=3, stops=(1, 3, 5, 12, 15))
 FILES = dict(rank=DIGITS, rank_lr=DIGITS, # data, protocol of coresets' lines, training on all images, how many of it, epochs of early stopping
-             rank_mnist=dict(data='mnist', lines='dc', full=dict(epochs=5, batch=128), runs=1, stops=(.1, .3, 1)))
+             rank_mnist=dict(data='mnist', lines='dc', full=dict(epochs=5, batch=128), runs=1, stops=(.08, .1, .3, .36, 1)))
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 
