@@ -283,7 +283,7 @@ def origin_of(S:Coreset, data:Data) -> list:
     "Where it comes from, as far as its file says"
     m = S.meta
     same, made, parts = data.meta['checksum'] in sources(m), m.get('made') or {}, len([h for h in m.get('history', ()) if h.get('new')])
-    known = 'yes' if same else f'filled by {parts} additions' if parts > 1 else 'no' # all classes are in no single addition
+    known = 'yes' if same else f'not known: filled by {parts} additions' if parts > 1 else 'no' # all classes are in no single addition
     said = [Answer('provenance', k, str(m[k]) if k in m else 'not said', None, k not in m) for k in ('method','data','seed')]
     by = f"bpc_nb {made['bpc_nb']}, torch {made['torch']}" if {'bpc_nb','torch'} <= {*made} else 'not said'
     return said + [Answer('provenance', 'made by', by, None, by=='not said', made.get('time', '')[:10]),
