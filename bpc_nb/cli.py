@@ -37,7 +37,7 @@ from .benchmark import bench
 from .budget import Choice, chosen, countdown, experts_in_time, pictures, sound_minutes
 from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, several, stream, within_memory
 from .core import write_atomic
-from .data import Data, load, overview, sources
+from .data import Data, all_classes, load, overview, sources
 from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space, usual
 from .doctor import bpc_doctor
 from .energy import LOSSES, energy
@@ -414,7 +414,10 @@ def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, o
     as_made = not data and not ({*given} & {*loading()}) - {'root','download'}
     if data and Path(data).suffix not in ('.tsv','.csv') and data not in TEXTS and not Path(data).is_dir(): # no table, so no columns of one
         recipe = {k:v for k,v in recipe.items() if k not in ('length','text','label')}
-    found = data_from(data or source, given, recipe)
+    try: found = data_from(data or source, given, recipe)
+    except ValueError:
+        if as_made and coreset.meta.get('history'): raise ValueError(f"data: {all_classes(coreset.meta)}") from None # of one addition
+        raise
     if as_made and found.meta['checksum'] not in sources(coreset.meta):
         split = f"; its split is new, so test {space_of(found.shape).item}s may be among those it was made from"
         warnings.warn(f"the data in {source} has changed since the coreset was made{split*('fold' in found.meta['recipe'])}")
@@ -778,7 +781,8 @@ def remembered(m:Memory, at:Path, old:bool, tests:str) -> str: # folder of its s
                       f"{len(m.coreset.x)} images{sized} by {m.coreset.meta['method']}, {size/1e3:.0f} kB as 8-bit images, "
                       f'additions so far: {len(m.history)}',
                       str(at/STATE), str(at/'coreset.png'),
-                      f'next: train on what is new beside this: bpc_nb.memory.recall({str(at.parent)!r}).replay()'])
+                      'next: train on this and what is new together: '
+                      f'bpc_nb.memory.recall({str(at.parent)!r}).beside(bpc_nb.data.load(...))'])
 
 # %% ../nbs/970_cli.ipynb #a1c0de03
 def bpc_remember(data:str, # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
@@ -787,7 +791,7 @@ def bpc_remember(data:str, # a data set's name, a folder of class folders, a .pa
                  budget:int=None, # images in all, shared by the classes, instead
                  method:str=None, # who chooses or learns them (default: as before, at first herding)
                  refresh:bool=False, # where something is new: learn the images of old classes again, from themselves
-                 minutes:float=15, # for a method that learns, where nothing has a recipe
+                 minutes:float=15, # for a method that learns, where nothing has a recipe and the memory is new
                  seed:int=0, # of choice and learning
                  device:str='auto', # cpu, cuda or auto
                  json:bool=False, # print one JSON object

@@ -364,8 +364,10 @@ def match(data:Data, # what a coreset is to be used with
         raise ValueError(f"coreset: its {space_of(shape).item}s are {shape}, "
                          f"the {space_of(data.shape).item}s of {data.name} are {data.shape}; {size} another coreset")
     if coreset.classes and tuple(coreset.classes)!=data.classes:
-        raise ValueError(f"coreset: its classes are {listed(coreset.classes)}, those of {data.name} are {listed(data.classes)}; "
-                         f"{all_classes(coreset.meta)}")
+        more = [c for c in data.classes if c not in coreset.classes]
+        others = f"; leave out {listed(more)}, or add to the memory first" if more and {*coreset.classes} < {*data.classes} else ''
+        raise ValueError(f"coreset: its classes are {listed(coreset.classes)}, those of {data.name} are {listed(data.classes)}"
+                         f"{others if coreset.meta.get('history') and others else '; ' + all_classes(coreset.meta)}")
     K = coreset.y.shape[1] if coreset.y.ndim==2 else int(coreset.y.max())+1
     if K>data.K or coreset.y.ndim==2 and K<data.K: raise ValueError(f"coreset: its labels are of {K} classes, {data.name} has {data.K}")
     made, own = coreset.meta.get('recipe') or {}, data.meta['recipe']

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['CHEAP', 'STATE', 'PRINTS', 'ADDING', 'USUAL', 'fingerprints', 'unseen', 'not_renamed', 'by_name', 'only', 'Memory',
            'places', 'replayed', 'fill', 'pool', 'mixed_in', 'in_space', 'tests_seen', 'put_together', 'for_memory',
-           'asked_of', 'makers', 'reset', 'added', 'states', 'read_prints', 'commit', 'last_state', 'sound_place',
-           'recall', 'remember']
+           'asked_of', 'makers', 'reset', 'added', 'with_new', 'states', 'read_prints', 'commit', 'last_state',
+           'sound_place', 'recall', 'remember']
 
 # %% ../nbs/870_memory.ipynb #4fb54e94
 import hashlib, os, shutil, tempfile, time, warnings
@@ -90,6 +90,7 @@ class Memory(NamedTuple):
     def add(self, data:Data, seed:int=0, out:str|Path=None, refresh:bool=False, **how:Any) -> 'Memory':
         return added(self, data, seed, out, refresh, **how)
     def replay(self) -> Coreset: return replayed(self)
+    def beside(self, data:Data) -> Data: return with_new(self, data)
 
 def places(m:Memory, K:int) -> int: # K: classes
     "Images of each class, or one sentence"
@@ -215,6 +216,18 @@ def added(m:Memory, data:Data, seed:int=0, # of choice and learning
     seen = m.seen | {k:m.seen.get(k, frozenset()) | {*p} for k,(p,_) in new.items()}
     return m._replace(coreset=S, seen=seen, history=history)
 
+# %% ../nbs/870_memory.ipynb #acadc1b1
+def with_new(m:Memory, data:Data) -> Data:
+    "Training images of a memory and of data as one data set, in the memory's space, with classes by their names"
+    S, data = replayed(m), in_space(m, data)
+    classes = by_name({*S.classes, *data.classes})
+    def named(s, of): return Split(s.x, torch.tensor([classes.index(c) for c in of])[s.y])
+    parts = {p:named(getattr(data, p), data.classes) for p in ('train','held','test')}
+    kept = named(Split(S.x, S.y), S.classes)
+    parts['train'] = Split(*(torch.cat(pair) for pair in zip(kept, parts['train'])))
+    check = hashlib.sha256(b''.join(t.numpy().tobytes() for t in parts['train'])).hexdigest()
+    return data._replace(**parts, classes=classes, meta=data.meta | dict(checksum=check))
+
 # %% ../nbs/870_memory.ipynb #1d0266f3
 STATE, PRINTS, ADDING = 'coreset.safetensors', 'seen.txt', '.adding'
 USUAL = dict(per_class=10, method='herding')
@@ -252,7 +265,7 @@ def last_state(folder:str|Path) -> dict|None: # None: nothing was added yet
         return dict(coreset=S, seen=seen, history=tuple(S.meta['history']), asked=dict(S.meta['memory']))
     except (OSError, ValueError, KeyError):
         raise ValueError(f"into: {last} is not a whole state of a memory; move it away, and the same command goes on from the state "
-                         "before it, or begins anew") from None
+                         "before it, or begins anew; what that state added has to be added again") from None
 
 # %% ../nbs/870_memory.ipynb #10db2881
 def sound_place(into:str|Path, source:str|None=None) -> None: # source: path of the data, if they have one
