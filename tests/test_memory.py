@@ -1,5 +1,5 @@
 """A memory on disk: bad input in one sentence, and a state before or after whatever happens."""
-import json, os, signal, subprocess, sys, time
+import json, os, shutil, signal, subprocess, sys, time
 
 import pytest
 import torch
@@ -156,6 +156,24 @@ def test_an_addition_that_was_stopped_and_one_that_was_not_are_the_same_bit_for_
     assert calls==steps and len(steps) > 3 # it went on, and did not begin anew
     a, b = (recall(tmp_path/name).coreset for name in 'ab')
     assert torch.equal(a.x, b.x) and torch.equal(a.y, b.y) and a.meta['method']=='herding + dm'
+
+def test_a_memory_and_what_is_new_are_one_data_set_by_names(pictures, tmp_path, capsys):
+    "and who has more classes than a memory, or takes its data from one addition, is told what would work"
+    into = tmp_path/'m'
+    bpc(pictures/'first', '--into', into, '--per-class', 3, capsys=capsys)
+    bpc(pictures/'alone', '--into', into, capsys=capsys)
+    m, new = recall(into), load(str(pictures/'more'), size=(8, 8))
+    both = m.beside(new)
+    assert both.classes==('0', '1', '2', '4') and both.train.y.bincount().tolist()==[3 + new.train.y.bincount().tolist()[0], 3, new.train.y.bincount().tolist()[1], 3]
+    assert torch.equal(both.train.x[:9], m.coreset.x) and set(both.test.y.tolist())=={0, 2}
+    last = str(states(into)[-1]/STATE)
+    (tmp_path/'n.toml').write_text('[[networks]]\nnet = "mlp:width=4"\n')
+    assert main(['rank', str(tmp_path/'n.toml'), '--on', last])==2
+    assert 'this memory was filled from several folders (first, alone); give --data a folder with all its classes' in capsys.readouterr().err
+    for k, folder in (('0', 'first'), ('1', 'first'), ('4', 'alone'), ('7', 'renamed')):
+        shutil.copytree(pictures/folder/(k if k!='7' else '3'), tmp_path/'all'/k)
+    assert main(['evaluate', last, '--data', str(tmp_path/'all'), *QUICK])==2
+    assert 'leave out 7, or add it to the memory first' in capsys.readouterr().err
 
 def cut(path): path.write_bytes(path.read_bytes()[:100])
 
