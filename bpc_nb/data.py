@@ -365,7 +365,8 @@ def match(data:Data, # what a coreset is to be used with
                          f"the {space_of(data.shape).item}s of {data.name} are {data.shape}; {size} another coreset")
     if coreset.classes and tuple(coreset.classes)!=data.classes:
         more = [c for c in data.classes if c not in coreset.classes]
-        others = f"; leave out {listed(more)}, or add {'them' if len(more) > 1 else 'it'} to the memory first" if more and {*coreset.classes} < {*data.classes} else ''
+        fits, it = more and {*coreset.classes} < {*data.classes}, 'them' if len(more) > 1 else 'it'
+        others = f"; leave out {listed(more)}, or add {it} to the memory first" if fits else ''
         raise ValueError(f"coreset: its classes are {listed(coreset.classes)}, those of {data.name} are {listed(data.classes)}"
                          f"{others if coreset.meta.get('history') and others else '; ' + all_classes(coreset.meta)}")
     K = coreset.y.shape[1] if coreset.y.ndim==2 else int(coreset.y.max())+1
