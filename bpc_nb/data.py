@@ -364,11 +364,9 @@ def match(data:Data, # what a coreset is to be used with
         raise ValueError(f"coreset: its {space_of(shape).item}s are {shape}, "
                          f"the {space_of(data.shape).item}s of {data.name} are {data.shape}; {size} another coreset")
     if coreset.classes and tuple(coreset.classes)!=data.classes:
-        more = [c for c in data.classes if c not in coreset.classes]
-        fits, it = more and {*coreset.classes} < {*data.classes}, 'them' if len(more) > 1 else 'it'
-        others = f"; leave out {listed(more)}, or add {it} to the memory first" if fits else ''
-        raise ValueError(f"coreset: its classes are {listed(coreset.classes)}, those of {data.name} are {listed(data.classes)}"
-                         f"{others if coreset.meta.get('history') and others else '; ' + all_classes(coreset.meta)}")
+        more = [c for c in data.classes if c not in coreset.classes] if {*coreset.classes} < {*data.classes} else []
+        raise ValueError(f"coreset: its classes are {listed(coreset.classes)}, those of {data.name} are {listed(data.classes)}; "
+                         f"{all_classes(coreset.meta, more)}")
     K = coreset.y.shape[1] if coreset.y.ndim==2 else int(coreset.y.max())+1
     if K>data.K or coreset.y.ndim==2 and K<data.K: raise ValueError(f"coreset: its labels are of {K} classes, {data.name} has {data.K}")
     made, own = coreset.meta.get('recipe') or {}, data.meta['recipe']
@@ -384,10 +382,11 @@ def sources(meta:dict) -> set: # of a coreset
     "Checksums of the data that it was made from: a memory's history has one for each addition"
     return {meta.get('checksum'), *(h.get('checksum') for h in meta.get('history', ()))} - {None}
 
-def all_classes(meta:dict) -> str: # of a coreset
-    "What has all classes of a coreset"
+def all_classes(meta:dict, more:list=[]) -> str: # of a coreset; classes that data have and it has not, where that is the only difference
+    "What has all classes of a coreset, and no others"
     came = [*dict.fromkeys(h['data'] for h in meta.get('history', ()) if 'data' in h)]
     if not came: return 'use the data that it was made from'
+    if more: return f"leave out {listed(more)}, or add {'them' if len(more) > 1 else 'it'} to the memory first"
     several = f"several folders ({', '.join(came)})" if len(came) > 1 else f'{came[0]} as it was at several times'
     return f'this memory was filled from {several}; give data= a folder with all its classes'
 
