@@ -162,6 +162,8 @@ machines differ. The last column names the grid and its cells: `bpc grid results
 
 # --- gallery -------------------------------------------------------------------------------------------------------------------
 MOST = 10 # images of a class that are shown
+ELSEWHERE = ('What is no image, or comes from a script, is in its chapter: learned [sentences](770_words.ipynb), [points](844_points.ipynb) of a '
+             'regression, images of a [generator](780_gtn.ipynb), [poisoned](790_poison.ipynb) ones, [memories](870_memory.ipynb).')
 
 def without(hidden:int) -> str: # rows
     "What the gallery leaves out, in a sentence"
@@ -202,6 +204,6 @@ What was learned: the images of {shown} coreset{'s'*(shown!=1)}, one for each ro
 
 Where a class has one image, the row shows the classes in order; otherwise each class has a row, of at most {MOST} images.
 Values outside of what a screen can show are cut off. {without(hidden)}
-What is no image, or comes from a script, is in its chapter: learned [sentences](770_words.ipynb), [points](844_points.ipynb) of a regression, images of a [generator](780_gtn.ipynb), [poisoned](790_poison.ipynb) ones, [memories](870_memory.ipynb).
+{ELSEWHERE*bool(shown)}
 
 """ + '\n\n'.join(out) + '\n'
