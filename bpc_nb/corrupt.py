@@ -227,7 +227,7 @@ def corrupt(pixels:Tensor, # (B,C,H,W) in [0,1], C 1 or 3
             gen:Generator, # source of randomness, on the CPU
             batch:int=1000, # images at a time
            ) -> Tensor: # 8-bit values in [0,1], on the CPU
-    "Spoil images"
+    "Corrupt images"
     f, constants = choose(name, CORRUPTIONS, 'corruption')
     c = constants[whole('severity', severity, 1, 5) - 1]
     if pixels.ndim!=4 or pixels.shape[1] not in (1,3):
@@ -237,10 +237,10 @@ def corrupt(pixels:Tensor, # (B,C,H,W) in [0,1], C 1 or 3
     return torch.cat([(f(x.clamp(0, 1), c, gen).clamp(0, 1)*255).floor()/255 for x in pixels.cpu().float().split(batch)])
 
 # %% ../nbs/340_corrupt.ipynb #968f04e8
-def corrupted(data:Data, # whose test part is spoilt
+def corrupted(data:Data, # whose test part is corrupted
               name:str, severity:int, # one of `CORRUPTIONS`, 1 to 5
               seed:int=0, part:str='test') -> Split:
-    "A part of the data, spoilt, in the model's space"
+    "A part of the data, corrupted, in the model's space"
     x, y = getattr(data, part)
     return Split(data.transform(corrupt(data.transform.inverse(x), name, severity, stream(seed, 'corrupt', name, severity))), y)
 
@@ -248,7 +248,7 @@ def robustness(probs_of:Callable, # `(images (N,C,H,W)) -> probabilities (N,K)`:
                data:Data, # in the model space of those networks
                names=tuple(CORRUPTIONS), severities=(1,2,3,4,5), seed:int=0, part:str='test',
               ) -> list: # a row for the clean images, then one for each corruption and severity
-    "Accuracy and NLL on spoilt test images"
+    "Accuracy and NLL on corrupted test images"
     row = lambda name, severity, s: dict(corruption=name, severity=severity, accuracy=accuracy(p := probs_of(s.x), s.y), nll=nll(p, s.y))
     return [row('clean', 0, getattr(data, part))] + [row(n, s, corrupted(data, n, s, seed, part)) for n in names for s in severities]
 

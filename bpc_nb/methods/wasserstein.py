@@ -77,4 +77,4 @@ RECIPES = {
 }
 
 METHODS = {'wasserstein': Method(wasserstein, RECIPES, without=(*SECOND, 'scale'), # the distance has no unit of energy
-                                 when='to match whole trajectories, when there is memory for the gradient through a student')}
+                                 when='to match whole trajectories, where there is time for the gradient through a student')}
