@@ -107,7 +107,8 @@ def poison(data:Data, net:Network,
            step:Positive=.02, # step size at the start; published: .02
            steps:Count=400, # outer steps
            lr:Positive=.05, # of the images, by Adam
-           seed:int=0, progress:bool=True, **options:Any) -> Coreset: # options of `attack`
+           seed:int=0, # of the start and the draws
+           progress:bool=True, **options:Any) -> Coreset: # options of `attack`
     "Images and a step size that make trained networks forget a class in one step"
     k, t = sound_attack(data, attacked, target, ipc=ipc, step=step, steps=steps, lr=lr, seed=seed, **options)
     S = data.draw(ipc, stream(seed, 'start'))._replace(steps=torch.full((1,1), step))
