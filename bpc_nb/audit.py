@@ -7,7 +7,7 @@ __all__ = ['LOSS', 'OUTSIDE', 'OTHERS', 'SPOILT', 'CSS', 'ABBREVIATIONS', 'Answe
            'name_for', 'made_once', 'Judge', 'of_classes', 'said_by_networks', 'held_in_file', 'elsewhere', 'shifted',
            'when_spoilt', 'nearest_in_class', 'classes_of', 'by_chance', 'near_training', 'auc', 'margins',
            'membership', 'attack_scores', 'shadow_auc', 'attacked', 'halves', 'shadowed', 'squashed', 'everything',
-           'scores', 'origin_of', 'unless_diverged', 'audited', 'shadow_answer', 'sound_shadows', 'rows_of', 'uris',
+           'scores', 'origin_of', 'unless_diverged', 'shadow_answer', 'sound_shadows', 'audited', 'rows_of', 'uris',
            'neighbours', 'page']
 
 # %% ../nbs/878_audit.ipynb #1311fd74
@@ -295,6 +295,23 @@ def unless_diverged(part:str, ask:Callable) -> list: # ask: `() -> answers`
     try: return ask()
     except Diverged: return [Answer(part, 'all questions', 'diverged', None, True, 'a student left the finite numbers')]
 
+# %% ../nbs/878_audit.ipynb #49787419
+def shadow_answer(S:Coreset, j:Judge, runs:int, progress:bool) -> list:
+    "Membership by shadow runs of the method that a file names, with its options"
+    if not runs: return []
+    method, ipc, options = sound_shadows(S, runs)
+    value, error = shadowed(method, ipc, j, runs, progress, **options)
+    says = f'{runs} runs of {method}, standard error {error:.3f}'
+    return [Answer('privacy', 'membership by shadow runs, AUC', value, .5, value > .5 + 3*error, says)]
+
+def sound_shadows(S:Coreset, runs:int) -> tuple: # (method, ipc, its options)
+    "What shadow runs take from a file, or one sentence"
+    method, ipc = S.meta.get('method'), S.meta.get('ipc')
+    if method not in registry() or not ipc:
+        raise ValueError(f"shadows: the file says method {method!r}, which is not one of the book; leave shadows out")
+    if runs < 16: raise ValueError(f"shadows: found {runs}; at least 16 are needed to compare runs with an image and runs without it")
+    return method, ipc, {k:v for k,v in S.meta.items() if k in known_to(registry()[method]) and k!='experts'}
+
 # %% ../nbs/878_audit.ipynb #f9314083
 def audited(S:Coreset, data:Data, net:str|Network=None,
             runs:int=3, # students that answer together
@@ -323,23 +340,6 @@ def audited(S:Coreset, data:Data, net:str|Network=None,
     answers += near + shadow_answer(S, j, shadows, progress)
     return dict(net=net.name, data=data.name, protocol=protocol, runs=runs, test_images=len(data.test.y), examples=len(S.x), seed=seed,
                 red=[a.what for a in answers if a.red], answers=[a._asdict() for a in answers], nearest=which.tolist())
-
-# %% ../nbs/878_audit.ipynb #49787419
-def shadow_answer(S:Coreset, j:Judge, runs:int, progress:bool) -> list:
-    "Membership by shadow runs of the method that a file names, with its options"
-    if not runs: return []
-    method, ipc, options = sound_shadows(S, runs)
-    value, error = shadowed(method, ipc, j, runs, progress, **options)
-    says = f'{runs} runs of {method}, standard error {error:.3f}'
-    return [Answer('privacy', 'membership by shadow runs, AUC', value, .5, value > .5 + 3*error, says)]
-
-def sound_shadows(S:Coreset, runs:int) -> tuple: # (method, ipc, its options)
-    "What shadow runs take from a file, or one sentence"
-    method, ipc = S.meta.get('method'), S.meta.get('ipc')
-    if method not in registry() or not ipc:
-        raise ValueError(f"shadows: the file says method {method!r}, which is not one of the book; leave shadows out")
-    if runs < 16: raise ValueError(f"shadows: found {runs}; at least 16 are needed to compare runs with an image and runs without it")
-    return method, ipc, {k:v for k,v in S.meta.items() if k in known_to(registry()[method]) and k!='experts'}
 
 # %% ../nbs/878_audit.ipynb #8edd67c2
 CSS = ('body{font:15px/1.5 system-ui,sans-serif;max-width:56em;margin:2em auto;padding:0 1em;color:#222}'

@@ -33,7 +33,6 @@ class Split(NamedTuple):
     x: Tensor # images (N,C,H,W), rows (N,D) or sentences (N,length,D), float32, in the model's space
     y: Tensor # (N,) int64, 0..K-1
 
-# %% ../nbs/110_data.ipynb #3ed3d60f
 class Data(NamedTuple):
     "A data set, ready for a network"
     name: str            # 'digits', 'cifar10 (JPEG)', the name of a folder, ...
@@ -286,7 +285,6 @@ def limits(x:Tensor) -> list:
     "The darkest and the brightest value, 8-bit values scaled to [0,1]"
     return [round(float(v)/(255 if x.dtype==torch.uint8 else 1), 4) for v in x.aminmax()]
 
-# %% ../nbs/110_data.ipynb #655415d5
 def recipe_of(source:Any, *asked:dict) -> dict: # options by name
     "What decides what is loaded, from plain values"
     path = os.fspath(source) if isinstance(source, (str,os.PathLike)) else None

@@ -6,7 +6,7 @@
 __all__ = ['DEFAULT', 'OF_EXPERTS', 'LOOP', 'ALLOWED', 'KEPT', 'choices', 'known_to', 'defaults', 'wants', 'no_idle', 'recipe',
            'configure', 'of_space', 'usual', 'passes_of', 'fit_of_run', 'formats_of', 'buffer_for', 'begin_with_others',
            'short_name', 'enough_for', 'task', 'first_examples', 'start_of', 'requested', 'some_held', 'judged',
-           'on_cpu', 'distill', 'slower_by', 'run']
+           'on_cpu', 'slower_by', 'run', 'distill']
 
 # %% ../nbs/410_distill.ipynb #8a8f6a3d
 import hashlib, json, tempfile, warnings
@@ -207,38 +207,6 @@ def judged(data:Data, config:dict, net:Network, seed:int, device:str, at_all:boo
 
 def on_cpu(S:Coreset) -> Coreset: return S._replace(**{k:t.cpu() for k in ('x','y','w','steps') if (t := getattr(S, k)) is not None})
 
-# %% ../nbs/410_distill.ipynb #7eda5a45
-def distill(method:str, # a name in `bpc list`
-            data='digits', # what `load` takes, or what it returned
-            ipc:int=1, # images per class
-            out:str|Path=None, # the run's folder; None: a temporary one
-            seed:int=0, # of start, draws and students
-            resume:bool=False, # continue the run in `out`
-            buffer:str=None, # folder of a trajectory buffer; None: made or reused as the recipe says
-            streams:int=None, # draws per step, dealt to the ranks of torchrun; None: one for each rank
-            device:str='auto', # cpu, cuda or auto
-            progress:bool=True, callback:Callable=None, # `(state, row)` after every look at the validation split; true ends the run
-            until:Callable=None, judge:bool=True, # asked after every step whether time is up; false: chosen images are not evaluated
-            **options:Any) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
-    "Learn a coreset: the best one on the validation split"
-    device, data = auto(device), data if isinstance(data, Data) else load(data)
-    config = configure(method, data.name, ipc, **of_space(method, data, options))
-    some_held(data, judge := judge or registry()[method].steps); first_examples(data, ipc, config, seed) # an impossible ipc is said first
-    net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
-    config |= formats_of(once(fit_of_run, config, data, ipc, net, device))
-    out = Path(out or once(tempfile.mkdtemp, '', 'bpc_'))
-    buffer = open_buffer(buffer, data, net) if buffer and 'experts' in wants(method, config) else None
-    enough_for(method, config, buffer)
-    resume, streams = once(how, out, resume, streams)
-    same_on_all(head := requested(method, data, ipc, net, seed, config, buffer, streams))
-    resume = once(begin, out, head, resume, defaults(registry()[method]))
-    t = task(method, data, net, config, buffer, None, device, progress)
-    if t.experts: same_on_all({f'finished trajectories in {t.experts.folder}': len(t.experts.complete)}) # a folder that all of them see
-    l = learner(registry()[method], t, config)
-    meta = head | dict(experts=t.experts and {k:v for k,v in t.experts.index.items() if k!='made'}, made=provenance()) | of_table(data.meta)
-    S = start_of(data, ipc, config, t, l, seed, device, meta)
-    return run(l, S, judged(data, config, t.net, seed, device, judge), config, out, seed, streams, resume, callback, progress, until)
-
 # %% ../nbs/410_distill.ipynb #3038bab4
 KEPT = ("the run in {} is kept up to its last evaluation, and the same command goes on with resume=True, where bf16='always', "
         "a block= of images or fewer processes (torchrun --nproc-per-node; the result is the same) need less; "
@@ -274,3 +242,35 @@ def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, s
             if s.step < every['steps']: once(ended, out, s.step)
     once(finish)
     return best
+
+# %% ../nbs/410_distill.ipynb #7eda5a45
+def distill(method:str, # a name in `bpc list`
+            data='digits', # what `load` takes, or what it returned
+            ipc:int=1, # images per class
+            out:str|Path=None, # the run's folder; None: a temporary one
+            seed:int=0, # of start, draws and students
+            resume:bool=False, # continue the run in `out`
+            buffer:str=None, # folder of a trajectory buffer; None: made or reused as the recipe says
+            streams:int=None, # draws per step, dealt to the ranks of torchrun; None: one for each rank
+            device:str='auto', # cpu, cuda or auto
+            progress:bool=True, callback:Callable=None, # `(state, row)` after every look at the validation split; true ends the run
+            until:Callable=None, judge:bool=True, # asked after every step whether time is up; false: chosen images are not evaluated
+            **options:Any) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
+    "Learn a coreset: the best one on the validation split"
+    device, data = auto(device), data if isinstance(data, Data) else load(data)
+    config = configure(method, data.name, ipc, **of_space(method, data, options))
+    some_held(data, judge := judge or registry()[method].steps); first_examples(data, ipc, config, seed) # an impossible ipc is said first
+    net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
+    config |= formats_of(once(fit_of_run, config, data, ipc, net, device))
+    out = Path(out or once(tempfile.mkdtemp, '', 'bpc_'))
+    buffer = open_buffer(buffer, data, net) if buffer and 'experts' in wants(method, config) else None
+    enough_for(method, config, buffer)
+    resume, streams = once(how, out, resume, streams)
+    same_on_all(head := requested(method, data, ipc, net, seed, config, buffer, streams))
+    resume = once(begin, out, head, resume, defaults(registry()[method]))
+    t = task(method, data, net, config, buffer, None, device, progress)
+    if t.experts: same_on_all({f'finished trajectories in {t.experts.folder}': len(t.experts.complete)}) # a folder that all of them see
+    l = learner(registry()[method], t, config)
+    meta = head | dict(experts=t.experts and {k:v for k,v in t.experts.index.items() if k!='made'}, made=provenance()) | of_table(data.meta)
+    S = start_of(data, ipc, config, t, l, seed, device, meta)
+    return run(l, S, judged(data, config, t.net, seed, device, judge), config, out, seed, streams, resume, callback, progress, until)

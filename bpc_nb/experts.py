@@ -103,12 +103,10 @@ def of_data(data:Data) -> dict:
     return dict(data=data.name, checksum=data.meta['checksum'], split=[r.get(k) for k in ('held_out','seed','folds','fold')],
                 zca=data.transform.white is not None, N=len(data.train.y))
 
-# %% ../nbs/210_experts.ipynb #0ec01db7
 def describe(data:Data, net:Network, **options:Any) -> dict:
     "What a buffer is made for; two buffers are interchangeable when these agree"
     return dict(net=net.name, P=net.P, **of_data(data), **unformatted(options))
 
-# %% ../nbs/210_experts.ipynb #00fddedb
 def same_or_raise(have:dict, want:dict, folder:str|Path) -> None:
     "One sentence that names the first difference"
     for k in want:

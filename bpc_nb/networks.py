@@ -173,7 +173,6 @@ def vectorises(apply:Callable, init:Callable, shape:tuple) -> bool: # `(theta, x
     except RuntimeError: return False
     return True
 
-# %% ../nbs/130_networks.ipynb #7fa277d7
 def together(net:Network, device='cpu') -> bool:
     "Whether several networks are better trained at once: where it is possible, and small ones or a GPU"
     return net.many and (torch.device(device).type!='cpu' or net.P < 30_000)
