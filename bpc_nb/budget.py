@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SMALL_SIDE', 'LARGE_SIDE', 'LONG', 'TINY', 'WIDTHS', 'LEAST', 'FEWER', 'SLACK', 'EVALUATIONS', 'MANY', 'ROUGH',
            'LATE', 'PARTS', 'pictures_in', 'sides_in', 'side_for', 'pictures', 'common_rules', 'rate_of', 'shorter',
-           'roughly', 'Choice', 'dealt_out', 'rescaled', 'of_any', 'options_for', 'sound_minutes', 'candidates',
-           'chosen', 'told', 'countdown', 'experts_in_time']
+           'roughly', 'Choice', 'dealt_out', 'rescaled', 'of_any', 'options_for', 'sound_minutes', 'told', 'candidates',
+           'chosen', 'countdown', 'experts_in_time']
 
 # %% ../nbs/935_budget.ipynb #c13a8597
 import re, time
@@ -156,6 +156,23 @@ def sound_minutes(minutes:float, method:str=None) -> None:
     if method and not registry()[method].net:
         raise ValueError(f"minutes: {method} has no network whose width could be fitted to a time; leave --minutes out, and say --steps")
 
+# %% ../nbs/935_budget.ipynb #1b6fa26f
+def told(data:Data, ipc:int, options:dict, n:int, steps:int, every:int, seconds:float, minutes:float) -> tuple: # as `Choice`
+    "The options in full, and why"
+    most = int(steps/(1 - SLACK)) # if nothing turned out slower
+    options = options | dict(steps=most, every=every) | ({'experts':options['experts'] | dict(n=n)} if 'experts' in options else {})
+    own = options_of(experts) | options.get('experts', {})
+    apart = ceil(own['part']*len(data.train.y)/own['batch'])
+    size, N, M, held = 'x'.join(map(str, data.shape[1:])), len(data.train.y), ipc*data.K, len(data.held.y)
+    why = [f"images  {size} pixels (--size takes others), {N:,} to learn from, {data.K} classes",
+           *[f"few     {M} images are to stand for {N}: as many real ones may do as well, bpc evaluate --control says it"]*(4*M > N),
+           f"choice  by {held:,} validation images, so one of them is {1/held:.1%} of the accuracy",
+           f"network {options['net']}, the widest of {', '.join(map(str, WIDTHS))} that fits into {several(minutes, 'minute')}",
+           *[f"experts {n}, each {own['epochs']} checkpoints of {apart} batches of {own['batch']}"]*('experts' in options),
+           f"steps   {steps}, or {most} where time is left" + (f", with chains of {options['L']}" if 'L' in options else ''),
+           f"time    {seconds/60:.1f} of {several(minutes, 'minute')} are planned, with {steps} steps; the run ends when they are over"]
+    return options, seconds, why
+
 # %% ../nbs/935_budget.ipynb #c8d6b78e
 def candidates(L:int, many:bool) -> list: # many: more than a few images of a class; [(width, L, fewest experts, fewest steps)]
     "What is tried, the best first"
@@ -186,23 +203,6 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu', gon
     size = 'x'.join(map(str, data.shape[1:]))
     raise ValueError(f"minutes: {minutes:g} are too few for {ipc*data.K} images of {size} pixels on this machine; "
                      f"--minutes {ceil(needs[-1]/LATE/60/(1-SLACK)) + 1} would do, or a smaller {'--ipc or '*(ipc > 1)}--size")
-
-# %% ../nbs/935_budget.ipynb #1b6fa26f
-def told(data:Data, ipc:int, options:dict, n:int, steps:int, every:int, seconds:float, minutes:float) -> tuple: # as `Choice`
-    "The options in full, and why"
-    most = int(steps/(1 - SLACK)) # if nothing turned out slower
-    options = options | dict(steps=most, every=every) | ({'experts':options['experts'] | dict(n=n)} if 'experts' in options else {})
-    own = options_of(experts) | options.get('experts', {})
-    apart = ceil(own['part']*len(data.train.y)/own['batch'])
-    size, N, M, held = 'x'.join(map(str, data.shape[1:])), len(data.train.y), ipc*data.K, len(data.held.y)
-    why = [f"images  {size} pixels (--size takes others), {N:,} to learn from, {data.K} classes",
-           *[f"few     {M} images are to stand for {N}: as many real ones may do as well, bpc evaluate --control says it"]*(4*M > N),
-           f"choice  by {held:,} validation images, so one of them is {1/held:.1%} of the accuracy",
-           f"network {options['net']}, the widest of {', '.join(map(str, WIDTHS))} that fits into {several(minutes, 'minute')}",
-           *[f"experts {n}, each {own['epochs']} checkpoints of {apart} batches of {own['batch']}"]*('experts' in options),
-           f"steps   {steps}, or {most} where time is left" + (f", with chains of {options['L']}" if 'L' in options else ''),
-           f"time    {seconds/60:.1f} of {several(minutes, 'minute')} are planned, with {steps} steps; the run ends when they are over"]
-    return options, seconds, why
 
 # %% ../nbs/935_budget.ipynb #f6676da0
 def countdown(minutes:float, now:Callable=time.monotonic) -> Callable: # `(seconds) -> whether fewer are left`; its `gone()` are over

@@ -1294,5 +1294,4 @@ def main(argv:list=None) -> int: # words of the command line; None: as typed
         bad = isinstance(e, (ValueError, OSError, MemoryError))
         return fail(e if bad else f'{type(e).__name__}: {e} (--debug shows where)', 2 if bad else 1)
 
-# %% ../nbs/970_cli.ipynb #c4429587
 if __name__=='__main__' and '__file__' in globals(): sys.exit(main())

@@ -8,7 +8,7 @@ __all__ = ['CELL', 'MARKS', 'MEANING', 'NEVER', 'ONCE_SAID', 'SMALL', 'RESULTS',
            'same_options', 'lines', 'of_students', 'line_files', 'done', 'add', 'file_digest', 'keep', 'coreset_file',
            'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'course', 'run_cell', 'transfers',
            'best_here', 'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests',
-           'unfinished', 'finish', 'each', 'prepare', 'picked', 'lines_of', 'grid', 'waiting', 'found', 'called_with']
+           'unfinished', 'finish', 'each', 'prepare', 'picked', 'lines_of', 'waiting', 'grid', 'found', 'called_with']
 
 # %% ../nbs/950_grid.ipynb #617b8437
 import hashlib, itertools, json, re, shutil, signal, sys, tempfile, time, tomllib, warnings
@@ -453,6 +453,12 @@ def lines_of(file:str|Path, results:str|Path) -> Path:
     return (results/(file.resolve().relative_to(results.resolve()) if inside else file.name)).with_suffix('.jsonl')
 
 
+# %% ../nbs/950_grid.ipynb #556502fd
+def waiting(file:str|Path, results='results', only:str='') -> tuple: # (cells that need a GPU, others)
+    "How many cells of a grid are not finished"
+    left = [c for c in picked(file, only) if unfinished(c, results)]
+    return sum(c.get('gpu', False) for c in left), sum(not c.get('gpu') for c in left)
+
 # %% ../nbs/950_grid.ipynb #ff8e4ea8
 def grid(file:str|Path, # grid file (TOML)
          results:str='results', # folder for lines and coresets; lines go to NAME.jsonl for NAME.toml, beside it if it is in the folder
@@ -478,12 +484,6 @@ def grid(file:str|Path, # grid file (TOML)
     dealt(lambda some: each(lambda c: say(*c), some), left)
     have = done(results)
     return [have[key(c)] for c in todo if key(c) in have]
-
-# %% ../nbs/950_grid.ipynb #556502fd
-def waiting(file:str|Path, results='results', only:str='') -> tuple: # (cells that need a GPU, others)
-    "How many cells of a grid are not finished"
-    left = [c for c in picked(file, only) if unfinished(c, results)]
-    return sum(c.get('gpu', False) for c in left), sum(not c.get('gpu') for c in left)
 
 # %% ../nbs/950_grid.ipynb #22dd879c
 RESULTS = Path(__file__).resolve().parents[1]/'results' if '__file__' in globals() else Path('../results')

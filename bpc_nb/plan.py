@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LINEAR', 'COMPILING', 'LEFT', 'DECIDED', 'stopwatch', 'drawn_on', 'of_experts', 'of_looks', 'peak_from_here',
-           'of_step', 'memory_at', 'saved', 'disk_of', 'decided', 'plan', 'advice']
+           'of_step', 'memory_at', 'saved', 'disk_of', 'advice', 'decided', 'plan']
 
 # %% ../nbs/930_plan.ipynb #4b23c616
 import shutil, time
@@ -71,7 +71,6 @@ def of_experts(data:Data, net:Network, device:str, n:int, epochs:int, lr:float, 
     t, first = drawn_on(one, min(batch, N), 8)
     return t*ceil(n/group)*epochs*ceil(part*N/batch), first
 
-# %% ../nbs/930_plan.ipynb #f263720a
 def of_looks(data:Data, S:Coreset, net:Network, config:dict, device:str) -> tuple:
     "Seconds of one evaluation on the validation split"
     o, R, few = PROTOCOLS[config['select_protocol']], config['select_runs'], 8
@@ -120,6 +119,18 @@ def saved(fit:Fit) -> float: return LEFT[fit.bf16] if fit.compile else 1. # fact
 
 def disk_of(o:dict, net:Network) -> float: return o['n']*(o['epochs'] + 1)*net.P*(2 if o['half'] else 4)/1e6 # o: of experts; MB
 
+# %% ../nbs/930_plan.ipynb #ba82ad68
+def advice(memory:float, disk:float, device:str, own:dict,
+           free:float=None, room:float=None) -> list: # MB; free, room: what there is, None: looked up
+    "A sentence for everything that does not fit"
+    free, room = free or free_mb(device), room or shutil.disk_usage(cache_folder().anchor).free/1e6
+    says = []
+    if memory > free:
+        says.append(f"a step needs {memory:.0f} MB and {free:.0f} are free: take fewer images per class, a narrower net or bf16='always'")
+    if disk > room: says.append(f"the experts need {disk:.0f} MB and the disk has {room:.0f}: "
+                                f"half=True halves that, fewer of n={own['n']} or epochs={own['epochs']} too")
+    return says
+
 # %% ../nbs/930_plan.ipynb #ea757ef3
 DECIDED = 'start', 'steps', 'every', 'T', 'k_max', 'L', 'alpha', 'lr', 'select_runs', 'select_protocol' # options of a run
 
@@ -159,15 +170,3 @@ def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `disti
     return dict(method=method, data=data.name, ipc=ipc, net=net.name, parameters=net.P, step_seconds=step, steps=steps, looks=looks,
                 seconds=sum(parts.values()), parts=parts, memory_mb=round(memory, 1), buffer_mb=round(disk, 1), device=str(device),
                 choices=formats_of(fit) | dict(why=fit.why) | decided(data, net, config, own), advice=advice(memory, disk, device, own))
-
-# %% ../nbs/930_plan.ipynb #ba82ad68
-def advice(memory:float, disk:float, device:str, own:dict,
-           free:float=None, room:float=None) -> list: # MB; free, room: what there is, None: looked up
-    "A sentence for everything that does not fit"
-    free, room = free or free_mb(device), room or shutil.disk_usage(cache_folder().anchor).free/1e6
-    says = []
-    if memory > free:
-        says.append(f"a step needs {memory:.0f} MB and {free:.0f} are free: take fewer images per class, a narrower net or bf16='always'")
-    if disk > room: says.append(f"the experts need {disk:.0f} MB and the disk has {room:.0f}: "
-                                f"half=True halves that, fewer of n={own['n']} or epochs={own['epochs']} too")
-    return says
