@@ -582,9 +582,9 @@ def bpc_grid(file:str=None, # grid file (TOML)
     if json: return rows
     asked = waiting(file, results, given.get('only', ''))
     for_gpu, others = asked if auto(device)=='cpu' else (0, sum(asked))
-    left = {f'{for_gpu} cells wait for a machine with a GPU':for_gpu,
-            f'{others} cells are not finished: give the same command again':others}
-    return '; '.join([f'{len(rows)} lines', *[said for said,n in left.items() if n]])
+    left = {several(for_gpu, 'cell') + ' for a machine with a GPU':for_gpu,
+            several(others, 'cell') + ' not finished: give the same command again':others}
+    return '; '.join([several(len(rows), 'line'), *[said for said,n in left.items() if n]])
 
 # %% ../nbs/970_cli.ipynb #aee296ac
 def bpc_search(file:str, # search file (TOML): a grid file; lists of steps are rungs, of seed and fold repetitions, all others candidates
@@ -808,7 +808,7 @@ def bpc_remember(data:str, # a data set's name, a folder of class folders, a .pa
                 tests=len(d.test.y), tests_seen=again)
 
 # %% ../nbs/970_cli.ipynb #a1c0de05
-def bpc_rank(file:str, # networks and their training (TOML)
+def bpc_rank(file:str, # TOML: tables [[networks]] with net and lists of its options
              on:str=None, # the coreset that they are trained on
              data:str=None, # where its data is (default: as the coreset says)
              protocol:str='quick', # how they are trained, where the file does not say: one of `bpc list`

@@ -97,10 +97,10 @@ def test_queue_and_cells_that_wait(bpc, file, tmp_path):
     (tmp_path/'results').mkdir()
     file('method = "positive-only"\n' + CELL, 'gpu = true\nseed = [0, 1]\n' + CELL, name='results/queue.toml')
     code, out, err = bpc('grid', '--queue', '--device', 'cpu', '--minutes', 0)
-    assert (code, out, err) == (0, '0 lines; 2 cells wait for a machine with a GPU; 1 cells are not finished: give the same command again\n', '')
+    assert (code, out, err) == (0, '0 lines; 2 cells for a machine with a GPU; 1 cell not finished: give the same command again\n', '')
     assert not (tmp_path/'runs').exists()
     code, out, err = bpc('grid', '--queue', '--device', 'cpu', '--minutes', 5)
-    assert (code, err) == (0, '') and out.endswith('\n1 lines; 2 cells wait for a machine with a GPU\n')
+    assert (code, err) == (0, '') and out.endswith('\n1 line; 2 cells for a machine with a GPU\n')
     assert len((tmp_path/'results'/'queue.jsonl').read_text().splitlines()) == 1
 
 
@@ -113,7 +113,7 @@ def test_stopped_and_gone_on(bpc, file, monkeypatch):
     distill = grid.distill
     monkeypatch.setattr(grid, 'distill', lambda *a, **kw: distill(*a, callback=ring, **kw))
     path = file('method = "positive-only"\n' + CELL.replace('steps = 10', 'steps = 20'))
-    assert bpc('grid', path, '--device', 'cpu')[1] == '0 lines; 1 cells are not finished: give the same command again\n'
+    assert bpc('grid', path, '--device', 'cpu')[1] == '0 lines; 1 cell not finished: give the same command again\n'
     assert bpc('grid', path, '--device', 'cpu', '--json')[0] == 0 and looks == [5, 10, 15, 20]
 
 
