@@ -133,7 +133,7 @@ def test_an_audit_that_was_stopped_goes_on(bpc, monkeypatch):
     words, trained, real = 'audit s.safetensors --net mlp:width=8 --runs 1 --protocol brief --passes 2000 --images 50'.split(), [], audit.students
     monkeypatch.setattr(audit, 'students', lambda *a, **k: trained.append(1) or real(*a, **k))
     with monkeypatch.context() as m:
-        m.setattr(audit, 'when_spoilt', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        m.setattr(audit, 'when_corrupted', lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         code, out, err = bpc(*words)
     before = len(trained)
     assert code == 130 and 'kept in s.students, give the same command again to go on' in err and before == len([*Path('s.students').iterdir()]) > 5
