@@ -335,7 +335,7 @@ def audited(S:Coreset, data:Data, net:str|Network=None,
     answers = origin_of(S, data)
     with bar(len(parts), 'audit', 'part', 0, progress) as b:
         for name,p in parts.items():
-            b.set_description(f'audit, {name}')
+            b.set_description_str(f'audit, {name}')
             answers += unless_diverged(name, p); b.update(1)
     answers += near + shadow_answer(S, j, shadows, progress)
     return dict(net=net.name, data=data.name, protocol=protocol, runs=runs, test_images=len(data.test.y), examples=len(S.x), seed=seed,

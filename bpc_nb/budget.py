@@ -167,7 +167,8 @@ def told(data:Data, ipc:int, options:dict, n:int, steps:int, every:int, seconds:
     why = [f"images  {size} pixels (--size takes others), {N:,} to learn from, {data.K} classes",
            *[f"few     {M} images are to stand for {N}: as many real ones may do as well, bpc evaluate --control says it"]*(4*M > N),
            f"choice  by {held:,} validation images, so one of them is {1/held:.1%} of the accuracy",
-           f"network {options['net']}, the widest of {', '.join(map(str, WIDTHS))} that fits into {several(minutes, 'minute')}",
+           f"network {options['net']}, " + (f"the widest of {', '.join(map(str, WIDTHS))} that fits into {several(minutes, 'minute')}"
+                                            if seconds <= 60*minutes else "the narrowest, and the clock will end its run early"),
            *[f"experts {n}, each {own['epochs']} checkpoints of {apart} batches of {own['batch']}"]*('experts' in options),
            f"steps   {steps}, or {most} where time is left" + (f", with chains of {options['L']}" if 'L' in options else ''),
            f"time    {seconds/60:.1f} of {several(minutes, 'minute')} are planned, with {steps} steps; the run ends when they are over"]

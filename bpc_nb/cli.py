@@ -9,14 +9,14 @@ __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR',
            'options', 'meant', 'Switch', 'Parser', 'of_others', 'data_from', 'loading', 'table', 'as_lines',
            'mean_percent', 'nothing_idle', 'place_of', 'run_before', 'read_json', 'note_choice', 'of_run',
            'without_recipe', 'as_chosen', 'left_in', 'next_to', 'how_to_resume', 'say_once', 'watching', 'bpc_distill',
-           'bpc_plan', 'bpc_experts', 'data_of', 'no_table', 'beside_random', 'judges', 'lost_in_8bit', 'bpc_evaluate',
-           'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search',
-           'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison', 'inspection',
-           'bpc_inspect', 'memory_data', 'not_remembered', 'remembered', 'bpc_remember', 'bpc_rank', 'bpc_audit',
-           'study_from', 'bpc_points', 'points_and_rows', 'bpc_near', 'said_of_rows', 'bpc_intervals', 'said_of',
-           'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning',
-           'Command', 'remembering', 'of_model', 'take_word', 'parser', 'help_of', 'method_in', 'spoken', 'usage',
-           'recipes_of', 'parse', 'main']
+           'bpc_plan', 'bpc_experts', 'data_of', 'no_table', 'apart_from', 'beside_random', 'judges', 'lost_in_8bit',
+           'bpc_evaluate', 'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_data', 'bpc_list', 'bpc_grid',
+           'bpc_search', 'bpc_rekey', 'bpc_transfer', 'bpc_whole', 'bpc_teacher', 'bpc_relabel', 'bpc_poison',
+           'inspection', 'bpc_inspect', 'memory_data', 'not_remembered', 'remembered', 'bpc_remember', 'bpc_rank',
+           'bpc_audit', 'study_from', 'bpc_points', 'points_and_rows', 'bpc_near', 'said_of_rows', 'bpc_intervals',
+           'said_of', 'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion',
+           'learning', 'Command', 'remembering', 'of_model', 'take_word', 'parser', 'help_of', 'method_in', 'spoken',
+           'usage', 'recipes_of', 'parse', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
 import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
@@ -430,6 +430,11 @@ def no_table(file:str) -> None:
         raise ValueError(f"file: {file} is a table; `bpc distill {file} --label COLUMN`, with --model NAME for a regression, "
                          "makes a file of it that can be judged")
 
+def apart_from(file:str, out:str|Path) -> Path: # what is read, where to write
+    "A place that is not the coreset itself"
+    if Path(out).exists() and Path(out).samefile(file): raise ValueError(f"out: {out} is the coreset that is read; name another file")
+    return Path(out)
+
 # %% ../nbs/970_cli.ipynb #27e0bb8e
 def beside_random(r:dict, item:str, protocol:str|None) -> str: # r: from `evaluate`, with its control
     "How many real examples the control has, and whether they do as well"
@@ -523,7 +528,7 @@ def bpc_show(file:str, # a coreset
     "Say what is in a coreset file, and draw it"
     s = Coreset.load(file)
     space, p = space_of(s.x), s.pixels()
-    space.save(s, to := Path(out or Path(file).with_suffix(space.suffix)))
+    space.save(s, to := apart_from(file, out or Path(file).with_suffix(space.suffix)))
     # share of pixel values that no display can show
     outside = dict(outside=round(((p - .5).abs() > .5 + 1/510).float().mean().item(), 4)) if space.eight_bit else {} # but for rounding
     about = {k:v for k,v in s.meta.items() if k in ABOUT}
@@ -680,7 +685,7 @@ def bpc_relabel(file:str, # a coreset, as `bpc distill` writes it
                 json:bool=False, # print one JSON object
                 **given:Any) -> dict|str:
     "Store what a teacher says of a coreset's images, for `bpc evaluate FILE --evaluator soft --set labels=...`"
-    S, how = Coreset.load(file), {k:given.pop(k) for k in options_of(relabelled) if k in given}
+    S, how, out = Coreset.load(file), {k:given.pop(k) for k in options_of(relabelled) if k in given}, apart_from(file, out)
     data, device = data_of(images_alone(S), data, given), auto(device)
     check_all(how, parameters(relabelled))
     if S.decode!='identity': raise ValueError(f"file: its images are stored by {S.decode}, and labels are of images as they are; "
@@ -717,7 +722,7 @@ def bpc_poison(data:str='digits', # a data set's name, a folder of class folders
                  **inspected(S, data, net, unseen))
     if json: return found
     fall = dict(enumerate(found['falls'])); down = fall.pop(S.meta['attacked'])
-    went = f"on {found['networks']} networks that it has not seen the class falls by {down:.1f} points, " \
+    went = f"on {several(found['networks'], 'network')} that it has not seen the class falls by {down:.1f} points, " \
            f"the others by {sum(fall.values())/len(fall):.1f}"
     return '\n'.join([str(out), went, *suspicions(found, data.classes), f"next: bpc inspect {out}"])
 
@@ -841,10 +846,11 @@ def bpc_audit(file:str, # a coreset, from wherever it comes
         raise ValueError(f"out: {out} is the name of the JSON file beside the page; name the page, as {Path(out).with_suffix('.html')}")
     S, how = Coreset.load(file), {k:given.pop(k) for k in options(audited) if k in given}
     d = data_of(S, data, given)
-    keep = (out := Path(out or Path(file).with_suffix('.html'))).with_suffix('.students')
+    keep = (out := apart_from(file, out or Path(file).with_suffix('.html'))).with_suffix('.students')
     try: found = audited(S, d, net, device=auto(device), progress=not json, keep=keep, **how)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"stopped; the students so far are kept in {keep}, give the same command again to go on") from None
+        raise KeyboardInterrupt(f"stopped; the students so far are kept in {keep}, give the same command again to go on" if keep.exists()
+                                else "stopped before the first student was kept; nothing was written") from None
     (S, d, _), text = matched(S, d, net), dumps(found, indent=1)
     write_atomic(out, lambda tmp: Path(tmp).write_text(page(found, S, d, Path(file).name), encoding='utf-8'))
     write_atomic(out.with_suffix('.json'), lambda tmp: Path(tmp).write_text(text))

@@ -80,8 +80,9 @@ def write_atomic(path:str|Path, # where the file shall be
     except BaseException as e:
         if tmp: Path(tmp).unlink(missing_ok=True)
         if isinstance(e, (OSError, SafetensorError)) and not isinstance(e, FileNotFoundError):
+            room = '' if isinstance(e, (FileExistsError, IsADirectoryError, NotADirectoryError)) else 'free some space or '
             raise OSError(f"could not write {path} ({getattr(e, 'strerror', None) or e}); "
-                          "an earlier file there is untouched: free some space or choose another folder") from e
+                          f"an earlier file there is untouched: {room}choose another folder") from e
         raise
 
 # %% ../nbs/000_core.ipynb #cb5fa2a9

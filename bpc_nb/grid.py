@@ -8,7 +8,8 @@ __all__ = ['CELL', 'MARKS', 'MEANING', 'NEVER', 'ONCE_SAID', 'SMALL', 'RESULTS',
            'same_options', 'lines', 'of_students', 'line_files', 'done', 'add', 'file_digest', 'keep', 'coreset_file',
            'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'course', 'run_cell', 'transfers',
            'best_here', 'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests',
-           'unfinished', 'finish', 'each', 'prepare', 'picked', 'lines_of', 'waiting', 'grid', 'found', 'called_with']
+           'unfinished', 'finish', 'each', 'prepare', 'picked', 'lines_of', 'waiting', 'grid', 'found', 'in_a_sentence',
+           'called_with']
 
 # %% ../nbs/950_grid.ipynb #617b8437
 import hashlib, itertools, json, re, shutil, signal, sys, tempfile, time, tomllib, warnings
@@ -493,6 +494,13 @@ def found(name:str, results=RESULTS) -> list: # of NAME.jsonl, whatever study's 
     return [r for p in line_files(results) if p.stem==name for r in lines(p)]
 
 # %% ../nbs/950_grid.ipynb #d36f3e43
+def in_a_sentence(kind:type, e:BaseException, trace:Any) -> None: # as `sys.excepthook` gets them
+    "What a script says that is stopped or finds no data; everything else keeps its traceback"
+    if issubclass(kind, KeyboardInterrupt): said = 'stopped; the lines that it has written stay, and the next call goes on'
+    elif issubclass(kind, FileNotFoundError) and str(e).startswith('source:'): said = str(e)
+    else: return sys.__excepthook__(kind, e, trace)
+    print(f'{Path(sys.argv[0]).name}: {said}', file=sys.stderr)
+
 def called_with(doc:str, # what a script says of itself
                 known:Iterable|type|None=None, # the words that it takes, or what reads them: `float`; None: any
                ) -> list: # of words
@@ -507,4 +515,5 @@ def called_with(doc:str, # what a script says of itself
     elif known is not None:
         for w in words:
             if w not in (known := [*known]): sys.exit(f"{name}: found {w!r}; expected {', '.join(map(repr, known)) or 'no word'}")
+    sys.excepthook = in_a_sentence
     return words

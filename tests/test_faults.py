@@ -109,6 +109,14 @@ def whole(home, experts, tmp_path_factory):
     return out
 
 
+def test_out_is_never_the_coreset_that_is_read(refused, whole, tmp_path):
+    good = (whole/'coreset.safetensors').read_bytes()
+    (tmp_path/'s.safetensors').write_bytes(good)
+    for command in 'show', 'audit', 'relabel':
+        refused(command, tmp_path/'s.safetensors', '--out', tmp_path/'s.safetensors', parts='is the coreset that is read; name another file')
+        assert (tmp_path/'s.safetensors').read_bytes() == good
+
+
 def test_coreset_that_is_none(refused, whole, tmp_path):
     for words in ('evaluate',), ('show',): refused(*words, tmp_path/'no.safetensors', parts='there is no coreset file')
     good = (whole/'coreset.safetensors').read_bytes()

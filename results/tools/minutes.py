@@ -22,11 +22,11 @@ def as_pictures(name:str, root:Path) -> Path:
     if Path(name).exists(): return Path(name)
     folder = root/f'{name}_pictures'
     if not folder.exists():
-        n_train, tensors, about = read(name, None, None, False, False)
+        _, tensors, about = read(name)
         tmp = root/f'.{name}'
         shutil.rmtree(tmp, ignore_errors=True)
         for i,(x,y) in enumerate(zip(*(tensors[k] for k in 'xy'))):
-            part = [] if n_train in (None, len(tensors['y'])) else ['train' if i < n_train else 'test']
+            part = [] if about['n'] in (None, len(tensors['y'])) else ['train' if i < about['n'] else 'test']
             to = Path(tmp, *part, str(about['classes'][y]).replace('/', '_'))
             to.mkdir(parents=True, exist_ok=True)
             a = x.permute(1, 2, 0).numpy()
