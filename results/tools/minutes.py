@@ -8,6 +8,7 @@ students beside random real images, and adds a line to results/tools/minutes.jso
 import json, shutil, subprocess, sys, time
 from pathlib import Path
 
+import torch
 from PIL import Image
 
 from bpc_nb.core import Coreset, provenance
@@ -29,7 +30,7 @@ def as_pictures(name:str, root:Path) -> Path:
             part = [] if about['n'] in (None, len(tensors['y'])) else ['train' if i < about['n'] else 'test']
             to = Path(tmp, *part, str(about['classes'][y]).replace('/', '_'))
             to.mkdir(parents=True, exist_ok=True)
-            a = x.permute(1, 2, 0).numpy()
+            a = (x if x.dtype==torch.uint8 else (255*x).round().byte()).permute(1, 2, 0).numpy()
             Image.fromarray(a[...,0] if a.shape[2]==1 else a).save(to/f'{i}.png', compress_level=1)
         tmp.rename(folder)
     return folder
