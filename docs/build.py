@@ -320,6 +320,13 @@ def method_card(book, name, m, groups) -> str:
     formula = cards.equation(name, partial(equation_of, book))
     return cards.card(name, m, stem, title(book.nbs[stem]), formula, reference(book, stem, cell), groups, RESULTS, EXTRA)
 
+def points_card(book, name, p, lines) -> str: # p: of `cards.POINTS`
+    "The same of a method that makes points for a regression"
+    stem, cell = next((s, c) for s,nb in book.nbs.items() for c in nb.cells if exported(c) and p.by in names(c))
+    f = next(d for d in code(cell) if isinstance(d, ast.FunctionDef) and d.name==p.by)
+    idea = (ast.get_docstring(f) or '').partition('\n')[0]
+    return cards.points_card(name, p, stem, title(book.nbs[stem]), book.nbs[stem], idea, reference(book, stem, cell), lines)
+
 def equations(book) -> str:
     "From the paper's equations to where they are derived and what implements them"
     rows = [(int(n), ', '.join(f'[{title(book.nbs[s])}](#eq-{s}-{n})' for s in dict.fromkeys(at) if s!='index'), ', '.join(f'[`{f}`](#{label(s, f)})' for s,f in book.code.get(('', n), ())))
@@ -389,7 +396,9 @@ def build(run=False) -> list: # of sentences; none: all is well
                  gallery=lookup.gallery(groups, RESULTS, EXTRA), changelog=CHANGES.read_text(encoding='utf-8').replace('](nbs/', ']('))
     methods = registry()
     at = {name:s for name,m in methods.items() if (s := chapter_of(book, m))}
-    extra['methods'] = cards.cards([method_card(book, name, methods[name], groups) for name in sorted(at, key=at.get)])
+    from bpc_nb.grid import found
+    points = [points_card(book, name, p, found('points', RESULTS)) for name,p in cards.POINTS.items() if '850_study' in nbs]
+    extra['methods'] = cards.cards([method_card(book, name, methods[name], groups) for name in sorted(at, key=at.get)], points)
     for k,text in extra.items(): write(PAGES/f'{k}.md', text)
     shutil.copy(lookup.BIB, PAGES)
     for p in PAGES.iterdir():

@@ -1,6 +1,7 @@
 """Cards of methods, which docs/build.py puts on one page: idea, when to use it, equation, figures, cost, where it is."""
 import re
 from collections import Counter
+from math import exp, log
 from statistics import mean, stdev
 from typing import NamedTuple
 
@@ -182,14 +183,61 @@ def card(name, m, stem, heading, formula, arguments, groups, results, folder) ->
            art(name, rows, results, folder), costs(name, rows, results), f'{{.cited}}\n{at}']
     return '\n\n'.join([o for o in out if o] + [arguments])
 
-def cards(made) -> str: # made: cards
+
+# --- points of regressions -----------------------------------------------------------------------------------------------------
+class Points(NamedTuple):
+    "A method that makes points for a regression"
+    by: str # the function that makes them
+    when: str # to use it
+    way: str # its name in the lines
+    begins: str # how its formula begins in its chapter; '': it has none
+
+POINTS = {
+    'random':Points('some_rows', 'as the control of all others', 'random', ''),
+    'giga':Points('giga', 'where points have to be rows of the data, and chains would take too long', 'giga', r'\gamma'),
+    'coreset-mcmc':Points('coreset_mcmc', 'where nothing may be assumed about the shape of a posterior', 'coreset-mcmc', r'\frac{\partial}'),
+    'psvi':Points('psvi', 'where there are no draws of the posterior of all rows', 'psvi, all rows', r'\nabla_S\,\mathrm{KL}(q'),
+    'black-box':Points('black_box', 'as PSVI, where draws of a Gaussian have to be corrected by weights', 'black box, all rows',
+                       r'\mathrm{KL}(q'),
+    'cd':Points('contrastive', 'where there are draws of the posterior of all rows', 'cd', r'\nabla_S\,\mathrm{KL}(p')}
+MANY, NEEDED = 10_000, 100 # rows, points
+
+def near(lines, model, way) -> list: # lines of one size
+    return [r for r in lines if (r['model'], r['way'], r['rows'], r['columns'], r['points'])==(model, way, MANY, 10, NEEDED)]
+
+def points_figures(p:Points, lines) -> str: # lines of results/posterior/points.jsonl
+    "How near the posterior of a hundred points is to that of all rows, in three regressions"
+    kl = lambda rs: f"{exp(mean(log(r['kl_gauss']) for r in rs)):.3g}"
+    rows = [(m, kl(rs), kl(near(lines, m, 'random')), str(len(rs)), length(mean(r['seconds'] for r in rs)))
+            for m in ('logistic','poisson','linear') if (rs := near(lines, m, p.way))]
+    head = 'regression', 'KL of Gaussian fits', f'{NEEDED} random rows', 'seeds', 'made in'
+    return '\n'.join('| ' + ' | '.join(r) + ' |' for r in (head, ['---']*len(head), *rows))
+
+def points_card(name, p:Points, stem, heading, nb, idea, arguments, lines) -> str: # idea: of its function; arguments: folded, as HTML
+    every = re.findall(r'\$\$(.+?)\$\$', '\n\n'.join(c.source for c in nb.cells if c.cell_type=='markdown'), re.S)
+    formula = next((f'$$\n{f.strip()}\n$$' for f in every if p.begins and f.strip().startswith(p.begins)), '')
+    at = f'[{heading}]({stem}.ipynb) · `bpc distill TABLE --label COLUMN --model NAME --method {name}`'
+    out = f'(points-{name})=\n### `{name}`', f'{idea}. **Use it** {p.when}.', formula, points_figures(p, lines), f'{{.cited}}\n{at}', arguments
+    return '\n\n'.join(o for o in out if o)
+
+def cards(made, points=()) -> str: # made: cards; points: those of methods that make points
+    more = f"""
+
+## Points of regressions
+
+A few weighted points stand for the rows of a [regression](850_study.ipynb). The tables have {NEEDED} points for {MANY:,} simulated rows
+with ten columns: the divergence of the points' posterior from that of all rows, by Gaussian fits, as a geometric mean over seeds
+([where the title can be checked](848_near.ipynb)). PSVI, its black-box form and contrastive divergence have 500 steps
+(`bpc distill`: 300), and the steps of all but contrastive divergence see all rows (`bpc distill`: 1,000 in a step).
+
+""" + '\n\n'.join(points)
     return f"""# Methods
 
 {{.claim}}
-A card for each of {len(made)} methods: its idea, when to use it, its equation, what it reached, what it costs, where it is
+A card for each of {len(made)} methods: its idea, when to use it, its equation, what it reached, what it costs, where it is{f'; and for {len(points)} that make points' if points else ''}
 
 The tables have the students of a data set's recipe. Where students evaluated none of a method's coresets, a sentence above the
 table names who did. Where today's recipe of a method was not measured, the last column says what differs from it. All other rows
 of the grids are in [all results](all_results.md). A card has no equation where the chapter has none.
 
-""" + '\n\n'.join(made) + '\n'
+""" + '\n\n'.join(made) + more*bool(points) + '\n'

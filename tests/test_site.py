@@ -137,6 +137,21 @@ def test_a_card_of_a_method_that_no_grid_has():
     assert cards.scripted_rows('cd', results) == [] and cards.costs('x', [], results) == 'Its cost was not measured.'
 
 
+def test_a_method_that_makes_points_has_a_card():
+    "What `bpc list` names, with its formula where it has one, and a line for each regression"
+    from bpc_nb.grid import lines
+    from bpc_nb.study import POINT_METHODS
+    cards, stems = build.cards, ('510_weighted', '844_points', '846_alive')
+    book, of = build.Book({s: build.read(s) for s in stems}), lines(ROOT/'results'/'posterior'/'points.jsonl')
+    assert {*cards.POINTS} == {*POINT_METHODS}
+    for name, p in cards.POINTS.items():
+        text = build.points_card(book, name, p, of)
+        assert f'(points-{name})=' in text and ('$$' in text) == bool(p.begins) and p.when in text
+        assert [l.split(' | ')[0] for l in text.splitlines() if l.startswith('|')][2:5] == ['| logistic', '| poisson', '| linear']
+    page = cards.cards(['a'], ['b'])
+    assert page.index('# Methods') < page.index('## Points of regressions') < page.index('\nb') and 'Points of' not in cards.cards(['a'])
+
+
 def test_a_variant_shows_the_equation_of_its_base():
     cards = build.cards
     from bpc_nb.core import registry
