@@ -348,8 +348,8 @@ def outer(l:Learner|Callable, # a `Learner`, or a loss
           until:Callable=None) -> State: # `() -> bool` after every step: true ends the loop with a look
     "The outer loop of every method: the last state"
     l, values = learner_of(l), []
-    s = good = state or first_state(l, coreset, judge, seed, streams)
-    with progress_bar(steps, 'distill', 'step', s.step, progress) as bar:
+    with progress_bar(steps, 'distill', 'step', state.step if state else 0, progress) as bar:
+        s = good = state or first_state(l, coreset, judge, seed, streams); bar.unpause() # the rate is that of the steps
         while s.step < steps:
             gens, memory = streams_of(seed, s.step, streams, coreset.x.device), average if s.step else 0.
             new, value = outer_step(s, coreset, l, gens, lr, momentum, optimiser, memory)

@@ -1,5 +1,5 @@
 """Progress, pictures in the terminal, completion, TensorBoard, the doctor, and what to do next."""
-import io, json, logging, shutil, subprocess, sys
+import io, json, logging, shutil, subprocess, sys, time
 from configparser import ConfigParser
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -11,6 +11,7 @@ import torch
 from bpc_nb import cli, distill, doctor, learn
 from bpc_nb.cli import main
 from bpc_nb.fast import compiled
+from bpc_nb.progress import bar
 from conftest import TINY
 
 
@@ -25,7 +26,31 @@ def test_lines_in_a_log(bpc, experts, monkeypatch):
     monkeypatch.setattr(learn, 'progress_bar', partial(learn.progress_bar, every=.02))
     assert main(['distill', 'digits', *TINY, '--buffer', str(experts), '--out', 'run']) == 0
     said = file.getvalue().splitlines()
+    assert len({*said}) == len(said)
     assert 2 <= len(said) <= 62 and all(f'{part}' in said[-1] for part in ('distill: 60 of 60 steps', 'left, loss=', 'held_out=0.'))
+
+
+def test_a_log_begins_before_the_first_evaluation(bpc, monkeypatch):
+    monkeypatch.delitem(sys.modules, 'IPython', raising=False)
+    monkeypatch.setattr(sys, 'stderr', file := io.StringIO())
+    monkeypatch.setattr(learn, 'progress_bar', partial(learn.progress_bar, soon=.01))
+    first, said = learn.first_state, []
+    def slow(*a):
+        time.sleep(.3)
+        said.append(file.getvalue())
+        return first(*a)
+    monkeypatch.setattr(learn, 'first_state', slow)
+    assert main(['remember', 'digits', '--method', 'dm', '--per-class', '1', '--net', 'mlp:width=8', '--steps', '2', '--every', '2', '--select-runs', '1']) == 0
+    assert said == ['distill: 0 of 2 steps, ? step/s, ? left\n']
+
+
+def test_a_slow_rate_and_no_line_twice(monkeypatch):
+    monkeypatch.delitem(sys.modules, 'IPython', raising=False)
+    monkeypatch.setattr(sys, 'stderr', file := io.StringIO())
+    with bar(2, 'distill', 'step', every=0.) as b:
+        for _ in range(2): b.start_t, b.last_print_t = b.start_t - 10, b.last_print_t - 10; b.update(1) # ten seconds each
+    _, *said = file.getvalue().splitlines()
+    assert [l.split(',')[0] for l in said] == ['distill: 1 of 2 steps', 'distill: 2 of 2 steps'] and all('s/step,' in l for l in said), said
 
 
 def test_a_bar_has_rate_time_left_loss_and_accuracy(bpc, experts, monkeypatch):
