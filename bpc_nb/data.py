@@ -134,7 +134,9 @@ def apart(y:Tensor, # labels (N,), training ones first
         if fold is not None:
             raise ValueError(f"fold: this data set has a test part of its own, so fold={fold!r} means nothing; leave it out")
         return torch.arange(n), torch.arange(n, len(y)), None
-    whole('folds', folds, 1, max(1, n))
+    if whole('folds', folds, 1) > max(1, n):
+        raise ValueError(f"source: {n} examples in all, too few for folds={folds}, of which one is the test part; "
+                         "add some, a test part, or ask for fewer folds")
     fold = 0 if fold is None else whole('fold', fold, 0, folds-1)
     if folds==1: return torch.arange(n), torch.arange(0), fold
     if (few := y.bincount()).min()<2:
