@@ -9,10 +9,10 @@ __all__ = ['CELL', 'MARKS', 'MEANING', 'NEVER', 'ONCE_SAID', 'SMALL', 'RESULTS',
            'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'course', 'run_cell', 'transfers',
            'best_here', 'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh', 'tests',
            'unfinished', 'finish', 'each', 'prepare', 'picked', 'lines_of', 'waiting', 'grid', 'found', 'in_a_sentence',
-           'called_with']
+           'or_idle', 'called_with']
 
 # %% ../nbs/950_grid.ipynb #617b8437
-import hashlib, itertools, json, re, shutil, signal, sys, tempfile, time, tomllib, warnings
+import atexit, hashlib, itertools, json, re, shutil, signal, sys, tempfile, time, tomllib, warnings
 from contextlib import contextmanager
 from functools import cache, partial
 from numbers import Real
@@ -389,9 +389,9 @@ def tests(cell:dict, path:str|Path) -> dict: # key -> network or protocol
     return transfers(path, cell.get('nets', []), cell['protocol'], cell['runs'],
                      cell['seed'], cell['evaluator']) | sampled(path, cell.get('posteriors', []), cell['seed'])
 
-def unfinished(cell:dict, results:str|Path) -> bool:
+def unfinished(cell:dict, results:str|Path, have:dict=None) -> bool: # have: from `done`, where it was read for many cells; None: read now
     "Whether a cell has no line yet, or its coreset was not tested in all ways"
-    have = done(results)
+    have = done(results) if have is None else have
     if (r := have.get(key(cell))) is None: return True
     path = coreset_file(r, results)
     return bool(path) and not tests(cell, path).keys() <= have.keys()
@@ -457,7 +457,8 @@ def lines_of(file:str|Path, results:str|Path) -> Path:
 # %% ../nbs/950_grid.ipynb #556502fd
 def waiting(file:str|Path, results='results', only:str='') -> tuple: # (cells that need a GPU, others)
     "How many cells of a grid are not finished"
-    left = [c for c in picked(file, only) if unfinished(c, results)]
+    have = done(results)
+    left = [c for c in picked(file, only) if unfinished(c, results, have)]
     return sum(c.get('gpu', False) for c in left), sum(not c.get('gpu') for c in left)
 
 # %% ../nbs/950_grid.ipynb #ff8e4ea8
@@ -480,7 +481,8 @@ def grid(file:str|Path, # grid file (TOML)
             print(f"{n}/{len(todo)} {cell['method']} {line['data']} ipc {cell['ipc']} fold {cell['fold']} seed {cell['seed']}: "
                                     f"{100*line['accuracy_mean']:.1f} ± {100*line['accuracy_std']:.1f} (8 bit "
                                     f"{100*line['accuracy_mean_8bit']:.1f}, random {100*line['accuracy_mean_random']:.1f})", flush=True)
-    left = once(lambda: [(n, c) for n,c in enumerate(todo, 1) if (device=='cuda' or not c.get('gpu')) and unfinished(c, results)])
+    have = done(results)
+    left = once(lambda: [(n, c) for n,c in enumerate(todo, 1) if (device=='cuda' or not c.get('gpu')) and unfinished(c, results, have)])
     if world()>1: prepare([c for _,c in left], end, root=root, device=device, progress=bars)
     dealt(lambda some: each(lambda c: say(*c), some), left)
     have = done(results)
@@ -501,8 +503,22 @@ def in_a_sentence(kind:type, e:BaseException, trace:Any) -> None: # as `sys.exce
     else: return sys.__excepthook__(kind, e, trace)
     print(f'{Path(sys.argv[0]).name}: {said}', file=sys.stderr)
 
+def or_idle(files:Iterable, # where a script writes lines
+           ) -> None:
+    "A script that ends without an error and has written no line says in a sentence that there was nothing to do"
+    def size(): return [p.stat().st_size if p.exists() else 0 for p in files]
+    files, name = [*map(Path, files)], Path(sys.argv[0]).name
+    before = size()
+    def end():
+        if before!=size() or not any(before) or getattr(sys, 'last_type', None): return # the last: of an error that no one caught
+        where = ', '.join(f"{p} ({p.read_bytes().count(10)})" for p in files if p.exists()) # 10: ends of lines
+        print(f'{name}: nothing to do: what was asked is among the lines in {where}')
+    atexit.register(end)
+
+# %% ../nbs/950_grid.ipynb #06ab65ea
 def called_with(doc:str, # what a script says of itself
                 known:Iterable|type|None=None, # the words that it takes, or what reads them: `float`; None: any
+                files:Iterable|None=None, # where its lines go; None: into NAME.jsonl beside NAME.py
                ) -> list: # of words
     "What a script was called with: `--help` prints what it says of itself, and an unknown word is one sentence"
     words, name = sys.argv[1:], Path(sys.argv[0]).name
@@ -516,4 +532,6 @@ def called_with(doc:str, # what a script says of itself
         for w in words:
             if w not in (known := [*known]): sys.exit(f"{name}: found {w!r}; expected {', '.join(map(repr, known)) or 'no word'}")
     sys.excepthook = in_a_sentence
+    signal.signal(signal.SIGTERM, signal.default_int_handler) # stops it as Ctrl-C does
+    or_idle([Path(sys.argv[0]).with_suffix('.jsonl')] if files is None else files)
     return words

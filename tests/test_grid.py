@@ -38,6 +38,16 @@ def test_grids_of_the_book_are_done(name, tmp_path, monkeypatch):
     assert (ROOT/'results'/'papers'/f'{name}.jsonl').read_bytes() == before
 
 
+def test_a_finished_grid_reads_its_lines_once(monkeypatch, tmp_path):
+    "However many cells it has: the lines of all studies take half a second to read"
+    read, real = [], grid.done
+    monkeypatch.setattr(grid, 'done', lambda results: read.append(results) or real(results))
+    path = ROOT/'results'/'papers'/'digits.toml'
+    assert len(grid.cells(path)) > 60 and grid.waiting(path, ROOT/'results') == (0, 0) and len(read) == 1
+    grid.grid(path, ROOT/'results', runs=tmp_path, device='cpu', progress=False)
+    assert len(read) == 3
+
+
 def test_a_key_names_one_line():
     "Lines of a grid may stand in two grids; what evaluates a coreset once more says `of`"
     where = {}
@@ -224,6 +234,28 @@ def test_another_kind_of_coreset_has_a_row_of_its_own_that_says_so():
     dm = dict(method='dm', decode='factor2', order='least')
     assert tables.variant(line(.9, **dm)) == 'dm, decode=factor2'
     assert tables.variant(line(.9, dict(decode='factor2', order='least'), **dm)) == 'dm, order=least, decode=factor2'
+
+def test_a_script_ends_in_a_sentence(tmp_path):
+    "It had nothing to do, or it was stopped; one that has written a line, or failed, says no more"
+    (tmp_path/'study.jsonl').write_text('{}\n')
+    (tmp_path/'study.py').write_text("""
+import time
+from bpc_nb.grid import called_with
+for word in called_with('What it measures.', ('add', 'fail', 'wait')):
+    if word=='add': open('study.jsonl', 'a').write('{}\\n')
+    if word=='fail': 1/0
+    if word=='wait': print('now', flush=True); time.sleep(60)
+""")
+    def start(*words): return subprocess.Popen([sys.executable, 'study.py', *words], cwd=tmp_path, env=os.environ | dict(PYTHONPATH=str(ROOT)),
+                                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert start().communicate(timeout=60) == ('study.py: nothing to do: what was asked is among the lines in study.jsonl (1)\n', '')
+    assert start('add').communicate(timeout=60) == ('', '')
+    out, err = start('fail').communicate(timeout=60)
+    assert out == '' and err.endswith('ZeroDivisionError: division by zero\n')
+    p = start('wait')
+    p.stdout.readline(); p.send_signal(signal.SIGTERM)
+    assert p.communicate(timeout=60) == ('', 'study.py: stopped; the lines that it has written stay, and the next call goes on\n')
+
 
 def test_every_script_of_a_study_says_what_it_does():
     "`--help` is the same everywhere, and is asked before anything runs"

@@ -15,6 +15,7 @@ from bpc_nb.data import load
 from bpc_nb.distill import usual
 from bpc_nb.evaluate import evaluate
 from bpc_nb.fast import accelerate
+from bpc_nb.grid import or_idle
 from bpc_nb.metrics import Diverged
 from bpc_nb.networks import network
 
@@ -61,6 +62,7 @@ if __name__=='__main__':
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--judge', default=''); parser.add_argument('keys', nargs='*', default=[''])
     options, sets = parser.parse_args(), {}
+    or_idle([LINES])
     for line in [*chain(*(lines(HERE/f'{n}.jsonl') for n in STUDIES))]:
         path = HERE.parent/'coresets'/f"{line['key']}.safetensors"
         if not path.exists() or line['config'].get('images') is False or not any(line['key'].startswith(k) for k in options.keys):

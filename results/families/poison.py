@@ -67,8 +67,10 @@ def harmless(name:str): # yields dicts: coresets that attack nobody
 if __name__=='__main__':
     have = {json.loads(l)['cell'] for l in LINES.read_text().splitlines()} if LINES.exists() else set()
     every = *CELLS, *(f'{d} harmless' for d in NETS)
-    for cell in called_with(__doc__, every) or every:
-        if cell in have: continue
+    asked = called_with(__doc__, every) or every
+    left = [cell for cell in asked if cell not in have]
+    if left: print(f"{len(left)} of {len(asked)} cells have no line yet: {', '.join(left)}", flush=True)
+    for cell in left:
         rows = [r | dict(made=provenance()) for r in (harmless(cell.split()[0]) if 'harmless' in cell else lines_of(cell))]
         with open(LINES, 'a') as f: f.writelines(json.dumps(r) + '\n' for r in rows)
         for r in rows: print({k:round(v, 1) if isinstance(v, float) else v for k,v in r.items() if k in ('cell','what','net','fall','others','worst','called','step_size')},

@@ -8,6 +8,7 @@ step; beside them random real images that take as many bytes as those with store
 A line for each goes to results/families/taught.jsonl; what has one is not judged again.
 """
 import json, time
+from functools import cache
 from pathlib import Path
 from statistics import mean, stdev
 
@@ -37,26 +38,27 @@ def plain(S:Coreset) -> Coreset: # images, and the class of the largest target
     return S._replace(y=S.y if S.y.ndim==1 else S.y.argmax(1), targets=False, steps=None, init=None, w=None)
 
 def sets(name:str, data) -> dict: # -> `(run) -> coreset`
-    "What is judged"
+    "What is judged; it is loaded or made when it is asked for"
     files = {}
     for l in (json.loads(l) for l in (HERE/'statistics.jsonl').read_text().splitlines()):
         if l['data'].split()[0]==name and (l['ipc'], l['config']['net'], l['size'])==(10, SPEC, None):
             still = l['method']=='sre2l' and l['config']['start']=='real' # of DWA all but its adjustment
             files |= {'dwa, no adjustment' if still else l['method'] + ', random'*(l['config'].get('direction')=='random'): l['key']}
     files |= SETS[name]
-    made = {k:Coreset.load(HERE.parent/'coresets'/f'{key}.safetensors') for k,key in files.items()}
-    for k in CHOSEN:
+    @cache
+    def made(k):
+        if k in files: return plain(Coreset.load(HERE.parent/'coresets'/f'{files[k]}.safetensors'))
         own = {} if k=='cd' else dict(net=SPEC, experts=training_of(name))
-        if k not in made: made[k] = distill(k, data, 10, progress=False, **own)
-    return {'random real': lambda r: data.draw(10, stream(0, 'taught', r))} | {k:lambda r, S=plain(S): S for k,S in made.items()}
+        return plain(distill(k, data, 10, progress=False, **own))
+    return {'random real': lambda r: data.draw(10, stream(0, 'taught', r))} | {k:lambda r, k=k: made(k) for k in (*files, *CHOSEN)}
+
+WAYS = 'classes', 'one soft label', 'classes, mixed', 'in every step'
 
 def ways(S:Coreset, data, teacher) -> dict: # name of the labels -> (coreset, options of `evaluate`, bytes of labels)
     M, K = len(S.x), data.K
     soft = S._replace(y=answers(teacher, S.x, 1.))
-    return {'classes': (S, dict(protocol='dc'), M),
-            'one soft label': (soft, dict(protocol='dc'), 2*M*K),
-            'classes, mixed': (S, None, M),
-            'in every step': (S, dict(evaluator='soft', by=SPEC, epochs=EPOCHS), label_bytes(EPOCHS, M, K))}
+    return dict(zip(WAYS, ((S, dict(protocol='dc'), M), (soft, dict(protocol='dc'), 2*M*K), (S, None, M),
+                           (S, dict(evaluator='soft', by=SPEC, epochs=EPOCHS), label_bytes(EPOCHS, M, K)))))
 
 def without_teacher(S:Coreset, net, K:int, seed:tuple) -> Lesson:
     "Classes that are mixed as the images are: they ride along as K further channels of one value each"
@@ -84,16 +86,19 @@ def judged(of, labels:str, data, net, teacher) -> dict: # of: `(run) -> coreset`
 if __name__=='__main__':
     for name in called_with(__doc__, SETS) or SETS:
         data = load(name)
-        net = network(SPEC, data.shape, data.K)
-        teacher, pixels = squeezed(data, net), data.train.x[0].numel()
-        right = (torch.cat([answers(teacher, x, 1.).argmax(1) for x in data.test.x.split(500)])==data.test.y).double().mean().item()
-        least = data.train.y.bincount().min().item()
+        least, pixels = data.train.y.bincount().min().item(), data.train.x[0].numel()
         m = min(least, round((10*pixels + label_bytes(EPOCHS, 10, data.K))/(pixels + 1))) # images of a class, at equal bytes if there are so many
-        what = {(k, w):of for k,of in sets(name, data).items() for w in ways(data.draw(1, stream(0)), data, teacher)}
+        what = {(k, w):of for k,of in sets(name, data).items() for w in WAYS}
         def as_many(r): return data.draw(m, stream(0, 'taught', r))
         what |= {('random real, the same bytes or all', w):as_many for w in ('classes', 'classes, mixed')}
-        for (k,labels),of in what.items():
-            if any((r['data'], r['set'], r['labels'])==(data.name, k, labels) for r in lines()): continue
+        have = {(r['set'], r['labels']) for r in lines() if r['data']==data.name}
+        left = {cell:of for cell,of in what.items() if cell not in have}
+        if not left: continue
+        print(f'{name}: {len(left)} of {len(what)} lines are not there yet', flush=True)
+        net = network(SPEC, data.shape, data.K)
+        teacher = squeezed(data, net)
+        right = (torch.cat([answers(teacher, x, 1.).argmax(1) for x in data.test.x.split(500)])==data.test.y).double().mean().item()
+        for (k,labels),of in left.items():
             row = dict(data=data.name, set=k) | judged(of, labels, data, accelerate(net, compile=True), teacher) | dict(teacher=right)
             with open(LINES, 'a') as f: f.write(json.dumps(row) + '\n')
             print({k:row[k] for k in ('data','set','labels','images','bytes','accuracy_mean','seconds')}, flush=True)

@@ -107,4 +107,5 @@ def adapted(steps:int=300, n:int=15):
 
 if __name__=='__main__':
     parts = dict(changed=changed, own=own, baselines=baselines, adapted=adapted)
-    for what in called_with(__doc__, parts) or parts: parts[what]()
+    where = [HERE/f'{n}.jsonl' for n in ('changed','baselines','adapted')]
+    for what in called_with(__doc__, parts, where) or parts: parts[what]()

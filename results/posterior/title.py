@@ -168,5 +168,5 @@ def measure(name:str, methods):
                          | dict(seconds=round(time.process_time() - began)))
 
 if __name__=='__main__':
-    words = called_with(__doc__, (*STUDIES, *METHODS))
+    words = called_with(__doc__, (*STUDIES, *METHODS), (LINES, TRIED))
     for name in [s for s in STUDIES if s in words] or STUDIES: measure(name, [m for m in METHODS if m in words] or STUDIES[name].methods)

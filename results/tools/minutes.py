@@ -55,7 +55,7 @@ def measured(name:str, ipc:int, root:Path, options) -> dict:
                 judged={k:v for k,v in judged.items() if k!='coreset'}, made=provenance())
 
 if __name__=='__main__':
-    words = called_with(__doc__)
+    words = called_with(__doc__, files=()) # it always measures what is named
     words += ['--'][:'--' not in words]
     if words[0]=='--': sys.exit(__doc__.strip())
     (root, *sets), options = words[:words.index('--')], words[words.index('--')+1:]
