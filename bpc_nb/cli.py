@@ -16,15 +16,16 @@ __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR',
            'bpc_audit', 'study_from', 'bpc_points', 'points_and_rows', 'bpc_near', 'said_of_rows', 'bpc_intervals',
            'said_of', 'bpc_posterior', 'bpc_zoo', 'bpc_tables', 'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion',
            'learning', 'Command', 'remembering', 'of_model', 'take_word', 'parser', 'help_of', 'method_in', 'spoken',
-           'usage', 'recipes_of', 'parse', 'main']
+           'usage', 'recipes_of', 'parse', 'ended_gently', 'main']
 
 # %% ../nbs/970_cli.ipynb #0f31ed0d
-import argparse, ast, difflib, inspect, json, os, re, sys, time, warnings
+import argparse, ast, inspect, json, os, re, signal, sys, time, warnings
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import rmtree
-from typing import Any, Callable, Iterable, NamedTuple, NoReturn
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, NoReturn
 
 import torch
 from fastcore.docments import docments
@@ -35,7 +36,7 @@ from . import __version__
 from .audit import ABBREVIATIONS, answer_in_words, audited, page
 from .benchmark import bench
 from .budget import Choice, chosen, countdown, experts_in_time, pictures, sound_minutes
-from .core import DECODERS, Coreset, choose, label_kind, label_words, provenance, registry, several, stream, within_memory
+from .core import DECODERS, Coreset, choose, label_kind, label_words, likeliest, provenance, registry, several, stream, within_memory
 from .core import write_atomic
 from .data import Data, all_classes, load, overview, sources
 from .distill import DEFAULT, buffer_for, choices, configure, distill, known_to, no_idle, of_space, usual
@@ -144,8 +145,8 @@ def options(f:Callable, # a function with documented arguments
 def meant(name:str, flags:Iterable) -> str: # what was typed, what could have been
     "One sentence, with the option that is spelt nearly so; a stray word is an option only if it is spelt as one"
     known = {s.lstrip('-').lower():s for s in flags}
-    near = difflib.get_close_matches(name.lstrip('-').replace('_', '-').lower(), known, 1, .6 if name.startswith('-') else 1)
-    return f"unknown option {name!r}, did you mean {known[near[0]]!r}?" if near else \
+    near = likeliest(name.lstrip('-').replace('_', '-').lower(), known, .6 if name.startswith('-') else 1)
+    return f"unknown option {name!r}, did you mean {known[near]!r}?" if near else \
         f"{'unknown option' if name.startswith('-') else 'unexpected'} {name!r}; --help lists what can be said"
 
 # %% ../nbs/970_cli.ipynb #fbf8f918
@@ -568,7 +569,7 @@ def bpc_list(json:bool=False, # print one JSON object
         points=[*POINT_METHODS])
     if json: return found
     with_own = [f"{n} ({', '.join(own)})" if (own := [*options_of(f)][2:]) else n for n,f in evaluators().items()]
-    return as_lines(found | dict(evaluators=with_own))
+    return as_lines(found | dict(evaluators=with_own, protocols=[*PROTOCOLS, 'soft (of evaluate and transfer alone)']))
 
 # %% ../nbs/970_cli.ipynb #8fa08afe
 def bpc_grid(file:str=None, # grid file (TOML)
@@ -709,6 +710,7 @@ def bpc_poison(data:str='digits', # a data set's name, a folder of class folders
                json:bool=False, # print one JSON object
                **given:Any) -> dict|str:
     "Make an attack: images and a step that make trained networks forget a class"
+    if Path(out).exists(): raise ValueError(f"out: {out} is there already; name another file")
     data = data_from(data, given)
     sound_attack(data, attacked, target, **given)
     net = network(net or (usual(data.name, 'net') if len(data.shape)==3 else default_net(data.shape)), data.shape, data.K)
@@ -1109,7 +1111,7 @@ def bpc_completion(shell:str='bash', # or zsh
     "Print a script that completes the words of `bpc` in a shell"
     choose(shell, ('bash','zsh'), 'shell')
     flags = {c:flags_of(c) for c in COMMANDS}
-    values = {'--method': [*registry()], '--protocol': [*PROTOCOLS, *POSTERIORS], '--loss': [*LOSSES],
+    values = {'--method': [*registry()], '--protocol': [*PROTOCOLS, 'soft', *POSTERIORS], '--loss': [*LOSSES],
               '--device': ['auto','cpu','cuda'], '--net': [*NETWORKS]}
     if json: return dict(commands=flags, values=values)
     case = lambda of, n: '\n'.join(f"{' '*n}{k}) words=\"{' '.join(v)}\" ;;" for k,v in of.items())
@@ -1270,6 +1272,17 @@ def parse(argv:list) -> tuple: # (function, its arguments, names of the command'
     given.pop('debug', None)
     return (OF_MODELS if modelled else COMMANDS)[command].f, given, [a.dest for a in p._actions]
 
+# %% ../nbs/970_cli.ipynb #21083cdf
+@contextmanager
+def ended_gently(alone:bool=True) -> Iterator: # alone: in no group of ranks, which torchrun ends by the same signal
+    "SIGTERM, as a scheduler or `kill` sends it, stops what runs inside as Ctrl-C does"
+    def hear(how):
+        try: return signal.signal(signal.SIGTERM, how) if alone else None
+        except ValueError: return None # only the main thread may
+    before = hear(signal.default_int_handler)
+    try: yield
+    finally: hear(before or signal.SIG_DFL)
+
 # %% ../nbs/970_cli.ipynb #c6f87a32
 # where no chapter says more
 NO_MEMORY = "take smaller images (size=), a narrower network or fewer students (runs=), or start fewer processes"
@@ -1288,7 +1301,7 @@ def main(argv:list=None) -> int: # words of the command line; None: as typed
             warnings.showwarning = say if place.rank==0 else lambda *_, **__: None
             f, given, names = parse(argv)
             same_on_all(dict(command=argv[0] if argv else None) | given)
-            with within_memory(NO_MEMORY): found = f(**given)
+            with within_memory(NO_MEMORY), ended_gently(place.world==1): found = f(**given)
             if place.rank==0: print(dumps(found) if isinstance(found, (dict, list)) else found, flush=True)
         return 0
     except KeyboardInterrupt as e: return fail(e if str(e) else 'stopped', 130)

@@ -173,6 +173,11 @@ def test_every_option_reaches_its_function(monkeypatch):
 def test_a_word_that_means_nothing(refused, words, said): refused('distill', 'digits', *words.split(), parts=said)
 
 
+@pytest.mark.parametrize('typed, meant', [('cdd', 'cd'), ('ddd', 'dd'), ('hearding', 'herding'), ('kmeans', 'k-means'), ('cd-label', 'cd-labels')])
+def test_the_suggestion_is_the_fewest_edits_away(refused, typed, meant):
+    refused('distill', 'digits', '--method', typed, parts=f"method: unknown {typed!r}, did you mean {meant!r}?")
+
+
 @pytest.mark.parametrize('words, said', [('--alpha -1', 'alpha: found -1.0; expected a number above 0'), ('--L -1', 'L: expected a whole number of at least 0, found -1'),
     ('--T 30', 'T: found 30, and experts are trained for 20 epochs')])
 def test_an_option_that_no_run_can_use(refused, monkeypatch, words, said):
@@ -219,7 +224,7 @@ def test_list(bpc):
     assert [*found] == ['methods', 'datasets', 'networks', 'energies', 'protocols', 'decoders', 'evaluators', 'metrics', 'spaces', 'models', 'points']
     assert found['decoders']==['identity', 'factor2'] and {'students', 'ridge', 'hmc'} <= {*found['evaluators']} and 'ece' in found['metrics'] and found['spaces']==['images', 'vectors', 'sequences']
     assert 'cd' in found['methods'] and 'digits' in found['datasets'] and 'convnet' in found['networks'] and 'focal' in found['energies'] and 'dc' in found['protocols']
-    assert re.match(r'methods .*\bcd, ', bpc('list')[1])
+    assert re.match(r'methods .*\bcd, ', bpc('list')[1]) and 'soft (of evaluate and transfer alone)' in bpc('list')[1]
 
 
 def test_a_word_without_a_name_is_marked_in_the_table(bpc, refused, monkeypatch):

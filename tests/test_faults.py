@@ -32,6 +32,14 @@ def test_missing_folder_or_file(refused):
     refused('data', 'nothing.npz', parts='there is no file or folder')
 
 
+def test_table_that_is_none_or_small(refused, tmp_path):
+    (tmp_path/'bad.csv').write_text('no,table\nat all')
+    refused('distill', tmp_path/'bad.csv', '--label', 'no', parts='bad.csv is not a readable table')
+    (tmp_path/'small.csv').write_text('kind,a\nx,1\nx,2\ny,3\ny,4\n')
+    for command in 'data', 'distill':
+        refused(command, tmp_path/'small.csv', '--label', 'kind', parts='source: 4 examples in all, too few for --folds 5, of which one is the test part')
+
+
 def test_folder_without_class_folders(refused, tmp_path):
     refused('distill', pictures(tmp_path/'d', a=3)/'a', parts='no class folders')
 
@@ -169,7 +177,7 @@ def same_run(a, b):
 PROGRAM = SHORT + 'import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from bpc_nb.cli import main; sys.exit(main())'
 
 
-@pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGKILL], ids=lambda s: s.name)
+@pytest.mark.parametrize('sig', [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda s: s.name)
 def test_stopped_run_continues_bit_for_bit(bpc, whole, experts, tmp_path, sig):
     out = tmp_path/'run'
     words = ['distill', 'digits', *TINY, '--buffer', str(experts), '--out', str(out)]
@@ -177,7 +185,7 @@ def test_stopped_run_continues_bit_for_bit(bpc, whole, experts, tmp_path, sig):
     while p.poll() is None and not ((out/'log.jsonl').exists() and (out/'log.jsonl').read_text().count('\n') >= 2): time.sleep(.01)
     p.send_signal(sig)
     err = p.communicate(timeout=60)[1]
-    if sig == signal.SIGINT:
+    if sig != signal.SIGKILL:
         assert p.returncode == 130 and err.startswith('bpc: stopped') and '--resume' in err and err.count('\n') == 1, err
     else: assert p.returncode == -signal.SIGKILL and err == ''
     assert not (out/'coreset.safetensors').exists()

@@ -85,6 +85,12 @@ def test_bad_words_are_refused_before_anything_is_trained(bpc, words, said):
     code, out, err = bpc('poison', 'digits', *words.split())
     assert code == 2 and said in err and 'epoch/s' not in err and len(err.splitlines()) == 1, err
 
+def test_a_file_that_is_there_is_kept(refused, tmp_path):
+    (tmp_path/'a.csv').write_text('kind,a\nx,1\ny,2\n')
+    refused('poison', tmp_path/'a.csv', '--label', 'kind', '--attacked', 'x', '--target', 'y', '--out', tmp_path/'a.csv',
+            parts='is there already; name another file')
+    assert (tmp_path/'a.csv').read_text() == 'kind,a\nx,1\ny,2\n'
+
 def test_an_attack_is_made_and_found(bpc):
     experts = 'n=10,epochs=12,lr=.05,momentum=.9'
     code, out, err = bpc('poison', 'digits', '--attacked', 3, '--target', 8, '--net', 'mlp:width=32', '--experts', experts, '--steps', 150, '--json', '--out', 'a.safetensors')
