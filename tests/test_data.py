@@ -144,10 +144,15 @@ def test_bad_held_out(held_out):
     sentence(e, 'held_out: expected a fraction', repr(held_out))
 
 
-@pytest.mark.parametrize('kw', [dict(folds=0), dict(folds=2.5), dict(folds=10_000), dict(fold=5), dict(fold=-1), dict(fold='a'), dict(seed=.5), dict(seed='a')])
+@pytest.mark.parametrize('kw', [dict(folds=0), dict(folds=2.5), dict(fold=5), dict(fold=-1), dict(fold='a'), dict(seed=.5), dict(seed='a')])
 def test_bad_folds_and_seed(kw):
     with pytest.raises(ValueError) as e: load(**kw)
     sentence(e, f'{next(iter(kw))}: expected a whole number', repr(next(iter(kw.values()))))
+
+
+def test_more_folds_than_examples():
+    with pytest.raises(ValueError) as e: load(folds=10_000)
+    sentence(e, 'source: 1797 examples in all, too few for folds=10000')
 
 
 def test_fold_of_a_set_with_a_test_part(tmp_path):
