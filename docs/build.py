@@ -25,9 +25,9 @@ ROOT = Path(__file__).resolve().parents[1]
 NBS, PAGES, HTML, CHANGES, SECONDS, RESULTS = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html', ROOT/'CHANGELOG.md', ROOT/'docs'/'seconds.json', ROOT/'results'
 EXTRA = ROOT/'docs'/'_extra' # files that the site has beside its pages
 PARTS = { # file names -> what the part is called in the sidebar, tutorials first
-    '99[5-9]*': 'Start here', '0*': 'Words', '1*': 'From examples to an energy', '2*': 'From the energy to samples', '3*': 'Measuring', '4*': 'Pseudo-coresets',
+    '99[5-9]*': 'Start here', '0[0-2]*': 'Words', '1*': 'From examples to an energy', '2*': 'From the energy to samples', '3*': 'Measuring', '4*': 'Pseudo-coresets',
     '5*': 'Choosing', '6*': 'Matching', '7[0-4]*': 'Closed forms', '7[5-9]*': 'Through training', '8[0-3]*': 'Statistics', '8[4-6]*': 'Exact Bayes', '8[7-9]*': 'Uses',
-    '96[0-4]*': 'Results', '98*': 'Results', '9[0-5]*': 'Tools', '96[5-9]*': 'Tools', '97*': 'Tools', '99[02]*': 'Working on the book', '99[14]*': 'Look up'}
+    '96[0-4]*': 'Results', '98*': 'Results', '0[3-9]*': 'Tools', '9[0-5]*': 'Tools', '96[5-9]*': 'Tools', '97*': 'Tools', '99[02]*': 'Working on the book', '99[14]*': 'Look up'}
 MADE = ['methods','all_results','gallery','reference','equations','sources','changelog'] # pages beside the chapters
 OWN = range(430, 900) # chapters that cite the equations of papers of their own; all others cite those of contrastive divergence
 

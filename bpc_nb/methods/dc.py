@@ -95,6 +95,7 @@ RECIPES = { # (None, None) is for data of one's own
     ('mnist', 1): dict(steps=500, real=64), # for two cores
     ('mnist', 10): dict(steps=400, every=50),        # 10 matches and 50 epochs each; published: 1000
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
+    ('cifar10', 1): dict(steps=300, every=100, real=64), # for two cores
     ('cifar10', 10): dict(steps=400, every=50),
 }
 WHEN = dict(dc='where no experts can be trained, and students see images as they are',

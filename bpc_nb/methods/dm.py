@@ -42,6 +42,7 @@ RECIPES = { # (None, None) is for data of one's own
     ('mnist', 1): dict(steps=1500, every=250, real=64), # for two cores
     ('mnist', 10): dict(steps=5000, every=500),
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc', steps=5000, every=500),
+    ('cifar10', 1): dict(steps=1000, every=250, real=64), # for two cores
 }
 
 METHODS = {'dm': Method(dm, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'), # class by class, without an energy

@@ -36,7 +36,7 @@ def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines
 
 def missing(name:str, each:int, seed:int) -> set: # of (way, images a class)
     "What has no line yet"
-    have = {(r['way'], r['ipc']) for r in lines() if (r['data'], r['each'], r['seed'])==(name, each, seed)}
+    have = {(r['method'], r['ipc']) for r in lines() if (r['data'], r['each'], r['seed'])==(name, each, seed)}
     weights = {('weights', None), *((f'weights of {net}', None) for net in NARROW[name])}
     return (weights | {*product(CHOSEN | SETTINGS[name][-1], SETTINGS[name][-2])}) - have
 
@@ -64,7 +64,7 @@ if __name__=='__main__':
                     began, small = time.process_time(), network(of, data.shape, data.K)
                     runs = {lr:[*federate(small, parts, data, shown[-1], seed, epochs, lr)] for lr in RATES}
                     lr = max(RATES, key=lambda lr: mean(right(small, t, data.held) for t in runs[lr][-3:]))
-                    add(common | dict(net=of, way=way, ipc=None, lr=lr, epochs=epochs, seconds=round((time.process_time() - began)/len(RATES), 1),
+                    add(common | dict(net=of, method=way, ipc=None, lr=lr, epochs=epochs, seconds=round((time.process_time() - began)/len(RATES), 1),
                                       rounds=[*shown], accuracy=[right(small, runs[lr][r-1], data.test) for r in shown],
                                       bytes=[weight_bytes(small, N, r) for r in shown]))
                 for way,o in (CHOSEN | learned).items():
@@ -74,4 +74,4 @@ if __name__=='__main__':
                         sent = [distill(way, c, ipc, seed=seed, net=spec, progress=False, **o) for c in parts]
                         took = round(time.process_time() - began, 1)
                         r = evaluate(union(sent, data), data, 3, protocol, net=net, seed=seed)
-                        add(common | dict(way=way, ipc=ipc, seconds=took, accuracy=r['accuracy_mean_8bit'], bytes=image_bytes(sent), protocol=protocol))
+                        add(common | dict(method=way, ipc=ipc, seconds=took, accuracy=r['accuracy_mean_8bit'], bytes=image_bytes(sent), protocol=protocol))
