@@ -313,7 +313,7 @@ def parted(name:str, x:Tensor, y:Tensor, meta:dict, # as `read` gives them
     return Data(note['name'], part(i), part(out), part(test), tuple(meta['classes']), transform, note)
 
 # %% ../nbs/110_data.ipynb #e79bcc4c
-def load(source='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of these
+def load(source:Any='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of these
          root:str=None, # folder with the named sets; None: $BPC_DATA, else ~/.cache/bpc_nb/data
          size:int|tuple=None, # images are resized to this height and width, int or (H, W); in a shell 32 or 16x24
          zca:bool=False, # whiten too?

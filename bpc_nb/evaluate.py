@@ -11,7 +11,7 @@ __all__ = ['SIAMESE', 'PROTOCOLS', 'GIVEN', 'EVALUATORS', 'in_order', 'fit_of', 
 import inspect
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -66,7 +66,7 @@ def beginning(S:Coreset, net:Network,
 # %% ../nbs/310_evaluate.ipynb #dbb928c2
 def students(coreset:Coreset, # what they see
              net:Network, # what they are
-             runs=5, # how many, or the numbers of some: a student depends on its number alone
+             runs:int|Sequence=5, # how many, or the numbers of some: a student depends on its number alone
              epochs:int=300, # passes over the coreset; a tenth of the step after half of them
              lr:float=.01, # of the optimiser
              momentum:float=.9, weight_decay:float=5e-4, batch:int=256, optimiser:str='sgd', # a name in `DESCENTS`
@@ -112,7 +112,7 @@ def by_students(S:Coreset, # what students see, from `examples_of`
                 data:Data, net:Network,
                 seed:tuple, # (of the task, what for): where streams begin
                 part:str, # 'test', 'held' or 'train'
-                runs=range(5), # numbers of the runs: a run depends on its number alone
+                runs:Sequence=range(5), # numbers of the runs: a run depends on its number alone
                 tick:Callable=None, # `tick(n, of)` tells a bar that n of the `of` steps of a run are done; None: there is none
                 protocol:str='quick', # how students are trained: a name in `PROTOCOLS`
                 epochs:int=None, # passes of a student; None: as the protocol says
@@ -254,7 +254,7 @@ def evaluate(coreset:Coreset, # what to judge
              part:str='test', # 'test', or 'held' for selection
              control:bool=False, # random real images beside it
              eight_bit:bool=True, # the 8-bit round trip beside it, where there is one
-             evaluator:str='students', device='cpu', progress:bool=False, # evaluator: a name in `evaluators()`
+             evaluator:str='students', device:str='cpu', progress:bool=False, # evaluator: a name in `evaluators()`
              **options:Any, # of the evaluator
             ) -> dict: # plain values
     "Metrics of a coreset by an evaluator, over several runs"

@@ -472,7 +472,7 @@ def served(path:str|Path, port:int, log:IO) -> subprocess.Popen: # log: an open 
     said = Path(log.name).read_text().strip().splitlines() or ['it said nothing']
     raise OSError(f"explore: Voila stopped before it answered ({said[-1]})")
 
-def newest(folder='runs') -> Path:
+def newest(folder:str|Path='runs') -> Path:
     "The run that was last written to"
     found = sorted(Path(folder).glob('*/config.json'), key=lambda p: p.parent.stat().st_mtime)
     if not found:

@@ -140,7 +140,7 @@ def decided(data:Data, net:Network, config:dict, own:dict) -> dict: # own: optio
     return dict(size=list(data.shape), net=net.name) | made | {k:config[k] for k in DECIDED if k in config}
 
 # %% ../nbs/930_plan.ipynb #ea757ef4
-def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `distill`
+def plan(method:str, data:Any='digits', ipc:int=1, device:str='auto', # as in `distill`
          buffer:str|Path=None, # folder of a trajectory buffer that is there already
          streams:int=None, # draws per step; None: one for each rank
          **options:Any) -> dict: # of the run, as in `distill`

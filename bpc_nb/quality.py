@@ -106,7 +106,8 @@ def experts_paid(data:Data, config:dict, device:str, paid:dict) -> tuple: # paid
 
 # %% ../nbs/925_quality.ipynb #524b7373
 def followed(method:str, data:Data, ipc:int, enough:float, # seconds
-             points:int=12, by:str='seconds', seed:int=0, device='cpu', paid:dict={}, **options:Any) -> tuple: # ([`Seen`], what was used)
+             points:int=12, by:str='seconds', seed:int=0, device:str='cpu',
+             paid:dict={}, **options:Any) -> tuple: # ([`Seen`], what was used)
     "Run a method by its recipe until its seconds are over"
     m = registry()[method]
     options = {k:v for k,v in options.items() if k in known_to(m)}
@@ -283,7 +284,7 @@ def peer_work() -> None:
 # %% ../nbs/925_quality.ipynb #b630890c
 PEER_PROCESS = 'from bpc_nb.quality import peer_work; peer_work()'
 
-def run_peer(p:Peer, data:Data, ipc:int, enough:float, by:str='seconds', seed:int=0, device='cpu') -> tuple: # ([`Seen`], what was used)
+def run_peer(p:Peer, data:Data, ipc:int, enough:float, by:str='seconds', seed:int=0, device:str='cpu') -> tuple: # ([`Seen`], what was used)
     "Run a published code until its seconds are over"
     scripts = [(s, words_for(p, s, data.name.split()[0], ipc)) for s in p.scripts]
     job = dict(folder=str(p.folder), scripts=scripts, shape=[ipc*data.K, *data.shape], enough=enough, by=by, seed=seed)

@@ -128,7 +128,7 @@ def search(
     root:str|Path=None, # where data sets are looked for
     runs:str='runs', # folder for unfinished runs, so that they resume; another folder of results has a subfolder of its own there
     minutes:float=None, # stop after so long, and go on with the next call
-    device='auto', progress:bool=True,
+    device:str='auto', progress:bool=True,
 ) -> list: # lines of the last rung, the best first; [] if it is not finished
     "Halve candidates by validation accuracy, rung by rung; what has a line is not run again"
     path, runs, of = Path(results)/'search.jsonl', runs_of(results, runs), space(file)

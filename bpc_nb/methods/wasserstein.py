@@ -23,7 +23,7 @@ from ..unroll import descent, path
 
 # %% ../../nbs/450_wasserstein.ipynb #5275cf90
 def w2(mean:Tensor, mean_pos:Tensor, # (P,)
-       sd=torch.tensor(0.), sd_pos=torch.tensor(0.), # standard deviations (P,); equal ones drop out
+       sd:Tensor=torch.tensor(0.), sd_pos:Tensor=torch.tensor(0.), # standard deviations (P,); equal ones drop out
       ) -> Tensor: # scalar
     "Squared Wasserstein distance of two Gaussians with diagonal covariances (Eq. 15)"
     return ((mean - mean_pos)**2).sum() + ((sd - sd_pos)**2).sum()
