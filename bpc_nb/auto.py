@@ -92,7 +92,7 @@ def time_formats(net:Network, shape:tuple, device:str='cpu') -> dict:
     return dict(seconds_float32=a/n, seconds_bf16=b and b/n)
 
 # %% ../nbs/155_auto.ipynb #217a81e7
-REMEMBERED = {} # of this process: file -> numbers
+REMEMBERED:dict = {} # of this process: file -> numbers
 
 def measured_for(net:Network, shape:tuple, device:str='cpu') -> dict:
     "What a measure holds for"

@@ -388,7 +388,7 @@ def measure(w:Workload, names:list, # of contenders
     "The rows of one workload: contenders side by side"
     with ExitStack() as stack:
         ps = {c:stack.enter_context(enter(c, w, threads)) for c in names}
-        stack.callback(lambda: [p.kill() for p in ps.values()])
+        for p in ps.values(): stack.callback(p.kill)
         rounds = [{c:turn(p) for c,p in ps.items()} for _ in range(repeats)]
         return [timing_row(c, w, [r[c] for r in rounds], None if rounds[-1][c] else p.wait()) for c,p in ps.items()]
 

@@ -224,7 +224,7 @@ def facts(rows:list) -> dict:
 def counted(runs:int, # of this process, over all stages
             desc:str, show:bool) -> Iterator:
     "A bar that appears with the first `tick(n, of)`; None where none is shown"
-    bars = []
+    bars:list = []
     def tick(n, of, **shown):
         if not bars and n: bars.append(bar(runs*of, desc, 'epoch'))
         if bars: bars[0].set_postfix(shown, refresh=False) if shown else bars[0].update(n)

@@ -33,7 +33,7 @@ def guarded(fast:Callable, plain:Callable, # two functions of the same arguments
             said:list, # shared by those of which one is to speak
            ) -> Callable:
     "`fast` until it fails; then `plain`, and one warning"
-    broken = []
+    broken:list = []
     def call(*args):
         if broken: return plain(*args)
         try: return fast(*args)
@@ -53,7 +53,7 @@ def compiled(f:Callable) -> Callable:
     torch._dynamo.config.recompile_limit = 64 # each shape counts; the default, 8, is soon reached
     return guarded(torch.compile(f, dynamic=False), f, SAID)
 
-SAID = []
+SAID:list = []
 
 # %% ../nbs/150_fast.ipynb #0a1f0c85
 def last(y:Tensor) -> Tensor: return y.contiguous(memory_format=torch.channels_last) # (B,C,H,W), channels last in memory

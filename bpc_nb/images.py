@@ -327,7 +327,7 @@ def read_parts(parts:Iterable, # the training part, and perhaps a test part: eac
 
 # %% ../nbs/100_images.ipynb #1bdec33a
 def named_parts(t:dict, # x and y, or x_train, y_train, x_test and y_test
-                what:str='the dict', # how to call it in a message
+                what:str|Path='the dict', # how to call it in a message
                ) -> list: # parts (x, y)
     "Training and test part of named arrays"
     for a,b in (('x_train','y_train'), ('x','y')):

@@ -227,7 +227,7 @@ def candidate(l:Learner, s:State, average:float) -> dict: # average: as in `oute
     return {k:s.mean[k] if average and leaf.average else s.leaves[k] for k,leaf in l.leaves.items()}
 
 # %% ../nbs/400_learn.ipynb #e41911dd
-def streams_of(seed:int, step:int, n:int=1, device:str='cpu') -> list:
+def streams_of(seed:int, step:int, n:int=1, device:str|torch.device='cpu') -> list:
     "The generators of a step's n draws; the first is that of a step with one"
     return [stream(seed, 'step', step, *([i] if i else []), device=device) for i in range(n)]
 
@@ -287,7 +287,8 @@ def outer_step(s:State, S:Coreset, # where the run started
                lr:float=1., momentum:float=.5, optimiser:str='sgd', average:float=0., # options as in `outer`
               ) -> tuple:
     "Move the leaves down the gradient of the loss: `(state, mean value of the loss)`"
-    l, gens, values, over = learner_of(l), gen if isinstance(gen, list) else [gen], [], False
+    l, gens, over = learner_of(l), gen if isinstance(gen, list) else [gen], False
+    values:list = []
     carries = s.carry if l.carry else [None]*len(gens)
     while not over:
         g, value, mine = slope(l, S, s.leaves, gens, carries)
@@ -347,7 +348,7 @@ def outer(l:Learner|Callable, # a `Learner`, or a loss
           record:Callable=None, progress:bool=True, # record: `(state, row)` after every look; true ends the loop
           until:Callable=None) -> State: # `() -> bool` after every step: true ends the loop with a look
     "The outer loop of every method: the last state"
-    l, values = learner_of(l), []
+    l = learner_of(l); values:list = []
     s = good = state or first_state(l, coreset, judge, seed, streams)
     with progress_bar(steps, 'distill', 'step', s.step, progress) as bar:
         while s.step < steps:

@@ -39,7 +39,7 @@ class Network(NamedTuple):
     stats:Callable # `(theta, x) -> {name: buffer}` of the normalisation layers; `{}` where there are none
     shapes:dict={} # parameter's name to its shape, in the order of theta
     build:Callable=None # `() -> nn.Module`
-    features:Callable=None # `(theta, x) -> [output of each block, ..., what the classifier sees (B,d)]`; None where layers are in no row
+    features:Callable|None=None # `(theta, x) -> [output of each block, ..., what the classifier sees (B,d)]`; None: layers in no row
     many:bool=True # whether `vmap` can run it for several thetas at once
 
 # %% ../nbs/130_networks.ipynb #c8dbf8ad
@@ -173,7 +173,7 @@ def vectorises(apply:Callable, init:Callable, shape:tuple) -> bool: # `(theta, x
     except RuntimeError: return False
     return True
 
-def together(net:Network, device:str='cpu') -> bool:
+def together(net:Network, device:str|torch.device='cpu') -> bool:
     "Whether several networks are better trained at once: where it is possible, and small ones or a GPU"
     return net.many and (torch.device(device).type!='cpu' or net.P < 30_000)
 

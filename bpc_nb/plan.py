@@ -39,7 +39,8 @@ def stopwatch(f:Callable, n:int=3, most:float=1.) -> tuple: # (seconds of a call
         f()
         if torch.cuda.is_available(): torch.cuda.synchronize()
         return time.perf_counter() - t
-    first, more = timed(), []
+    first = timed()
+    more:list = []
     while len(more) < n and (sum(more) < most if more else first < 10*most): more.append(timed())
     t = median(more or [first])
     return t, max(0., first - t)

@@ -77,7 +77,7 @@ class Seen(NamedTuple):
 
 def watched(clock:Clock, out:Path, enough:float, by:str) -> tuple: # ([`Seen`], callback of `distill`)
     "Keep what a run has at every look, and end the run when its seconds are over"
-    seen = []
+    seen:list = []
     def look(state, row):
         spent = clock.read()
         with clock.paused():
@@ -265,8 +265,8 @@ def peer_work() -> None:
     for m in 'torchvision', 'scipy.ndimage': import_module(m) # what all of them import is not their time
     sys.path.insert(0, job['folder'])
     if not torch.cuda.is_available():
-        Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self
-        Tensor.cpu = lambda self, *_, **__: self.clone()
+        Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self # type: ignore[method-assign] # no GPU to move to
+        Tensor.cpu = lambda self, *_, **__: self.clone() # type: ignore[method-assign] # as from a GPU, a copy
     (folder/'stand_ins.json').write_text(dumps(put_stand_ins(Path(job['folder']))))
     theirs = import_module('utils')
     theirs.get_dataset, theirs.evaluate_synset = dataset_of(torch.load('data.pt'), theirs.get_dataset), unjudged
@@ -345,7 +345,7 @@ def quality(data:str='digits', # a data set's name, a folder of class folders, a
     judge, said, control = judge_of(D, ipc, net or usual(D.name, 'net'), protocol, runs, seed, device)
     todo = {p.title:partial(run_peer, p, D, ipc, seconds, by, seed, device) for p in peers}
     with empty_cache():
-        paid = {}
+        paid:dict = {}
         todo |= {m:partial(or_why, partial(followed, m, D, ipc, seconds, points, by, seed, device, paid, **set)) for m in names}
         found = {name:run() for name,run in todo.items()}
     judged = {name:judged_rows(name, seen, judge) for name,(seen, _) in found.items()}

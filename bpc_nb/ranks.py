@@ -105,7 +105,7 @@ def total(t:Tensor) -> Tensor:
 def once(f:Callable, *args:Any) -> Any:
     "`f(*args)`, called on rank 0: its value, or its error, on all"
     if world()==1: return f(*args)
-    said = [None, None]
+    said:list = [None, None]
     if rank()==0:
         try: said[0] = f(*args)
         except Exception as e: said[1] = e

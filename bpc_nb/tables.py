@@ -102,7 +102,7 @@ def row_name(r:dict) -> str:
 def grouped(rows:list) -> list: # of {label: lines}, one for each data set, ipc, protocol and kind
     "What belongs together: contrastive divergence and its controls from one start, each as it did best on held-out images"
     options = lambda r: json.dumps(spelled(r['config'], r['data']), sort_keys=True)
-    groups = {}
+    groups:dict = {}
     for r in (r for r in rows if label(r) in WITH_CONTROLS):
         place = groups.setdefault((r['data'], r['ipc'], r['protocol'], marks(r)), {}).setdefault(r['config'].get('start', 'real'), {})
         place.setdefault(label(r), {}).setdefault(options(r), []).append(r)
@@ -116,7 +116,7 @@ def grouped(rows:list) -> list: # of {label: lines}, one for each data set, ipc,
 # %% ../nbs/960_tables.ipynb #d2b8be44
 def whole_sets(results:str|Path=RESULTS) -> dict: # name of a data set -> [lines that differ in fold and seed]
     "Students of all training images, the best first"
-    groups = {name:{} for name in OF.values()}
+    groups:dict = {name:{} for name in OF.values()}
     for r in done(results).values():
         if 'n_train' in r:
             groups.setdefault(r['data'].split()[0], {}).setdefault((r['data'], r['net'], r['protocol'], r['epochs']), []).append(r)
@@ -145,7 +145,7 @@ def homes(results:str|Path=RESULTS) -> dict: # key of a line -> its grid, `paper
 
 def again(rows:list, home:dict) -> str: # home: of `homes`
     "The commands that run the cells of some lines once more"
-    by = {}
+    by:dict = {}
     for r in rows: by.setdefault(home[r['key']], []).append(r['key'][:6])
     return ' and '.join(f"`bpc grid results/{name}.toml --only {','.join(keys)} --results again`" for name,keys in by.items()) or DASH
 
@@ -221,11 +221,12 @@ def baselines(results:str|Path=RESULTS,
               methods:Collection=None, # names; None: all but contrastive divergence, its controls and variants
              ) -> tuple: # (head, rows)
     "Other methods beside Table 1 of the paper"
-    groups, home = {}, homes(results)
+    groups:dict = {}
+    home = homes(results)
     for r in measured(results):
         if r['method'] in methods if methods else r['method'].partition('-')[0] not in (DEFAULT,'positive'):
             groups.setdefault((r['data'], r['ipc'], variant(r), r['protocol']), []).append(r)
-    theirs = {}
+    theirs:dict = {}
     for r in printed('bpc_cd_table1', results):
         theirs.setdefault((OF.get(r['dataset']), r['ipc'], AS.get(r['method'], r['method'].replace('+', '-'))), []).append(as_printed(r))
     groups = {k:latest(g) for k,g in groups.items()}

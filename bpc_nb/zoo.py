@@ -114,7 +114,8 @@ HERE = Path(__file__).resolve().parent/'coresets' if '__file__' in globals() els
 def best(results:str|Path=RESULTS) -> dict: # (name, ipc) -> (line, file)
     "The stored coresets that did best on held-out images, first those that were learned as 8-bit files keep them"
     # accuracies of different students are not compared, the first protocol counts; and what ships is an 8-bit file to many
-    out, rank = {}, lambda r: (-[*PROTOCOLS, 'own steps'].index(r['protocol']), r['config'].get('pixels')=='8bit', r['held_out'])
+    out:dict = {}
+    rank = lambda r: (-[*PROTOCOLS, 'own steps'].index(r['protocol']), r['config'].get('pixels')=='8bit', r['held_out'])
     for r in done(results).values():
         at = (r['data'].split()[0], r['ipc']) if 'config' in r and of_students(r) else None
         if r.get('zca'): continue # whitened images are lost in 8-bit pixels, and a file does not hold the matrix
