@@ -76,7 +76,7 @@ def made_once(folder:Path|None, name:str, make:Callable, device:str) -> Tensor: 
 class Judge(NamedTuple):
     "Who answers: students of one kind, and the test images that they are asked about"
     data: Data
-    net: object
+    net: Network
     runs: int
     protocol: str
     seed: int

@@ -199,7 +199,7 @@ def pixelate(x:Tensor, c:float, gen:Generator=None) -> Tensor:
     "Each image shrunk to c times its width and height, and enlarged again"
     H, W = x.shape[2:]
     small = max(1, int(W*c)), max(1, int(H*c))
-    return by_pillow(x, lambda im: im.resize(small, Image.BOX).resize((W,H), Image.BOX))
+    return by_pillow(x, lambda im: im.resize(small, Image.Resampling.BOX).resize((W,H), Image.Resampling.BOX))
 
 def jpeg_compression(x:Tensor, c:int, gen:Generator=None) -> Tensor:
     "Each image saved as JPEG of quality c and read back"

@@ -30,7 +30,7 @@ from .train import DESCENTS, Trained, sgd, train
 
 # %% ../nbs/310_evaluate.ipynb #33efbcf8
 SIAMESE = 'color_crop_cutout_flip_scale_rotate' # the published strategy
-PROTOCOLS = dict(
+PROTOCOLS:dict = dict(
     quick=dict(epochs=200, lr=.02, augment=SIAMESE), # a fifth of `mtt` at twice the step
     brief=dict(epochs=50, lr=3e-4, optimiser='adam', weight_decay=0.), # a pool's networks in mid-life, FRePo's own step
     dc=dict(epochs=300, lr=.01),                     # DC's code where it does not augment

@@ -92,7 +92,7 @@ class Buffer(NamedTuple):
         lo, hi = horizon(self.index['epochs'], T, start, self.folder)
         experts = self.complete
         if not experts: raise ValueError(f"buffer: {self.folder} holds no finished trajectory; run `bpc experts` again to continue it")
-        i, k = (torch.randint(a, b, (), generator=gen, device=gen.device).item() for a,b in ((0, len(experts)), (lo, hi)))
+        i, k = (int(torch.randint(a, b, (), generator=gen, device=gen.device)) for a,b in ((0, len(experts)), (lo, hi)))
         return self.read(experts[i], k), self.read(experts[i], k+T)
 
 

@@ -490,8 +490,8 @@ def bpc_explore(run:str=None, # a run's folder (default: the newest in runs/)
                ) -> str:
     "Look at a run in a browser, live while it runs"
     words = [str(open_run(run or newest()).folder), beside and str(open_run(beside).folder), buffer and str(Path(buffer).resolve())]
-    for p in 'voila', 'ipywidgets', 'ipykernel':
-        if not find_spec(p): raise ValueError(f"explore: this needs the package {p}; pip install 'bpc_nb[explorer]'")
+    for needed in 'voila', 'ipywidgets', 'ipykernel':
+        if not find_spec(needed): raise ValueError(f"explore: this needs the package {needed}; pip install 'bpc_nb[explorer]'")
     port = free_port(port)
     url = f'http://127.0.0.1:{port}/'
     with tempfile.TemporaryDirectory() as d, open(Path(d)/'voila.log', 'w') as log:

@@ -106,7 +106,7 @@ def once_more(out:Tensor, ts:tuple, go:Tensor, needed:tuple) -> list:
     grads = iter(torch.autograd.grad(out, [t for t,n in zip(ts, needed) if n], go, create_graph=True))
     return [next(grads) if n else None for _,n in zip(ts, needed)]
 
-def as_more_images(f:type, info:Any, dims:tuple, args:tuple, n:int) -> tuple: # the first n are tensors
+def as_more_images(f:type[torch.autograd.Function], info:Any, dims:tuple, args:tuple, n:int) -> tuple: # the first n are tensors
     "Networks side by side as more images"
     R = info.batch_size
     ts = ((t.movedim(d, 0) if d is not None else t.expand(R, *t.shape)).flatten(0, 1) for t,d in zip(args[:n], dims))

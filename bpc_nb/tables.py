@@ -272,7 +272,7 @@ def table4(ipc:int|None=None, # of ours; None: the paper's
            data:str='digits', # or 'cifar10', one image per class
           ) -> tuple: # (head, rows)
     "Table 4 of the paper: loss of the experts against energy of the coreset, on the folds that all entries have"
-    if ipc is None: at = {(r['row_loss'], r['column_loss']):as_printed(r) for r in printed('bpc_cd_table4_cross_loss', results)}
+    if ipc is None: at:dict = {(r['row_loss'], r['column_loss']):as_printed(r) for r in printed('bpc_cd_table4_cross_loss', results)}
     else:
         have, at = done(results), {}
         for c in cells(Path(results)/'papers'/dict(digits='losses.toml', cifar10='table4.toml')[data]):

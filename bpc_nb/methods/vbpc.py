@@ -125,7 +125,7 @@ def vbpc(task:Task, # network and data
     return Learner(loss, of_targets(lr_targets), carry, lambda S, gen: with_targets(S, data.K))
 
 # %% ../../nbs/730_vbpc.ipynb #dda0ce76
-RECIPES = {
+RECIPES:dict = {
     (None, None): dict(optimiser='adam', lr=.01, momentum=.9, average=0., steps=2000, every=200, select_evaluator='vbpc',
                        select_runs=2),
     **{(data, None): dict(net='convnet:width=64', real=256, pool=0, average=.99, steps=3000, every=300, lr_targets=.05,
