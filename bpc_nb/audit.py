@@ -76,7 +76,7 @@ def made_once(folder:Path|None, name:str, make:Callable, device:str) -> Tensor: 
 class Judge(NamedTuple):
     "Who answers: students of one kind, and the test images that they are asked about"
     data: Data
-    net: object
+    net: Network
     runs: int
     protocol: str
     seed: int
@@ -136,7 +136,7 @@ def held_in_file(S:Coreset, j:Judge) -> list:
 # %% ../nbs/878_audit.ipynb #94482fe7
 OTHERS, CORRUPTED = ('mlp', 'convnet:width=32', 'lenet'), ('gaussian_noise', 'defocus_blur', 'brightness', 'contrast', 'elastic_transform')
 
-def elsewhere(S:Coreset, real:Coreset, j:Judge, nets=OTHERS) -> list:
+def elsewhere(S:Coreset, real:Coreset, j:Judge, nets:tuple=OTHERS) -> list:
     "Students of other networks"
     x, y = j.data.test
     def of(spec):
@@ -320,7 +320,7 @@ def audited(S:Coreset, data:Data, net:str|Network=None,
             passes:int=100_000, # images that pass in the training on all data
             shadows:int=0, # shadow runs of its method, at least 16; 0: none
             seed:int=0, # of students, control and shadows
-            device='cpu', progress:bool=True,
+            device:str='cpu', progress:bool=True,
             keep:str|Path=None, # folder of trained students, from which an interrupted audit goes on
            ) -> dict: # answers, and which training images are nearest
     "All questions"

@@ -27,11 +27,11 @@ def brightness(
     "Adds one number to an image"
     return x + (u[:,0].view(-1,1,1,1) - .5)*strength
 
-def saturation(x:Tensor, u:Tensor, strength=2.) -> Tensor: # images, uniforms, largest factor
+def saturation(x:Tensor, u:Tensor, strength:float=2.) -> Tensor: # images, uniforms, largest factor
     "Scales the distance of a pixel's channels from their mean"
     return torch.lerp(x.mean(1, keepdim=True).expand_as(x), x, u[:,0].view(-1,1,1,1)*strength)
 
-def change_contrast(x:Tensor, u:Tensor, strength=.5) -> Tensor: # images, uniforms, smallest factor (the largest is one more)
+def change_contrast(x:Tensor, u:Tensor, strength:float=.5) -> Tensor: # images, uniforms, smallest factor (the largest is one more)
     "Scales the distance of an image from its mean"
     return torch.lerp(x.mean((1,2,3), keepdim=True).expand_as(x), x, u[:,0].view(-1,1,1,1) + strength)
 
@@ -42,7 +42,7 @@ def shift(x:Tensor, by:Tensor, dim:int) -> Tensor: # images, pixels (B,) or (1,)
     i = (by.view(-1,1) + torch.arange(n, device=x.device)).view((-1,1,n,1) if dim==2 else (-1,1,1,n))
     return x.take_along_dim(i.clamp(0, n-1), dim)*((0<=i) & (i<n))
 
-def crop(x:Tensor, u:Tensor, ratio=.125) -> Tensor: # images, uniforms, largest shift as a part of the side
+def crop(x:Tensor, u:Tensor, ratio:float=.125) -> Tensor: # images, uniforms, largest shift as a part of the side
     "Shifts by whole pixels"
     for dim in 2,3:
         most = int(x.shape[dim]*ratio + .5)
@@ -50,7 +50,7 @@ def crop(x:Tensor, u:Tensor, ratio=.125) -> Tensor: # images, uniforms, largest 
     return x
 
 # %% ../nbs/120_augment.ipynb #d7fc242b
-def cutout(x:Tensor, u:Tensor, ratio=.5) -> Tensor: # images, uniforms, side of the hole as a part of the image's
+def cutout(x:Tensor, u:Tensor, ratio:float=.5) -> Tensor: # images, uniforms, side of the hole as a part of the image's
     "Erases a rectangle"
     def covered(n, u):
         size = int(n*ratio + .5)
@@ -60,7 +60,7 @@ def cutout(x:Tensor, u:Tensor, ratio=.5) -> Tensor: # images, uniforms, side of 
     rows,cols = covered(x.shape[2], u[:,0]),covered(x.shape[3], u[:,1])
     return x*~(rows[:,None,:,None] & cols[:,None,None,:])
 
-def flip(x:Tensor, u:Tensor, prob=.5) -> Tensor: # images, uniforms, probability
+def flip(x:Tensor, u:Tensor, prob:float=.5) -> Tensor: # images, uniforms, probability
     "Mirrors left and right"
     return torch.where((u[:,0]<prob).view(-1,1,1,1), x.flip(3), x)
 
@@ -70,11 +70,11 @@ def warp(x:Tensor, A:Tensor) -> Tensor: # images, matrices (B,2,2) or (1,2,2)
     grid = F.affine_grid(F.pad(A, (0,1)).expand(len(x), 2, 3), x.shape, align_corners=False)
     return F.grid_sample(x, grid, align_corners=False)
 
-def scale(x:Tensor, u:Tensor, ratio=1.2) -> Tensor: # images, uniforms, largest factor (the smallest is its inverse)
+def scale(x:Tensor, u:Tensor, ratio:float=1.2) -> Tensor: # images, uniforms, largest factor (the smallest is its inverse)
     "Stretches width and height, each by its own factor"
     return warp(x, torch.diag_embed(1/ratio + u*(ratio - 1/ratio)))
 
-def rotate(x:Tensor, u:Tensor, degrees=15.) -> Tensor: # images, uniforms, largest angle
+def rotate(x:Tensor, u:Tensor, degrees:float=15.) -> Tensor: # images, uniforms, largest angle
     "Turns an image about its centre"
     a,r = (2*u[:,0] - 1)*degrees*pi/180,x.shape[2]/x.shape[3]
     return warp(x, torch.stack([a.cos(), -a.sin()*r, a.sin()/r, a.cos()], 1).view(-1,2,2)) # warp's unit is half a side

@@ -45,14 +45,14 @@ def is_small(net:Network, shape:tuple) -> bool: # shape of an example
 
 def normalised(net:Network) -> bool: return any(isinstance(m, NORM_LAYERS) for m in net.build().modules())
 
-def compiler_for(device='cpu') -> str|None:
+def compiler_for(device:str='cpu') -> str|None:
     "What would compile on a device, if it is there"
     kind = torch.device(device).type
     if kind=='cpu': return shutil.which(os.environ.get('CXX') or 'g++') or shutil.which('clang++')
     return 'triton' if kind=='cuda' and importlib.util.find_spec('triton') else None
 
 # %% ../nbs/155_auto.ipynb #33ff3185
-def seconds_of(f:Callable, device='cpu') -> float:
+def seconds_of(f:Callable, device:str='cpu') -> float:
     "How long a call takes"
     wait = dict(cuda=torch.cuda.synchronize, mps=torch.mps.synchronize).get(torch.device(device).type, lambda: None)
     wait(); began = time.perf_counter()
@@ -79,7 +79,7 @@ def paired_least(a:Callable, b:Callable, # calls -> seconds
         if best[1] > 5*best[0] or time.perf_counter() > end: break
     return best
 
-def time_formats(net:Network, shape:tuple, device='cpu') -> dict:
+def time_formats(net:Network, shape:tuple, device:str='cpu') -> dict:
     "Seconds that an image takes in float32 and in bfloat16; None where that does not work"
     timed = lambda n, bf16: partial(seconds_of, one_pass(net, shape, device, n, bf16), device)
     least, few = timed(2, False), 2
@@ -92,9 +92,9 @@ def time_formats(net:Network, shape:tuple, device='cpu') -> dict:
     return dict(seconds_float32=a/n, seconds_bf16=b and b/n)
 
 # %% ../nbs/155_auto.ipynb #217a81e7
-REMEMBERED = {} # of this process: file -> numbers
+REMEMBERED:dict = {} # of this process: file -> numbers
 
-def measured_for(net:Network, shape:tuple, device='cpu') -> dict:
+def measured_for(net:Network, shape:tuple, device:str='cpu') -> dict:
     "What a measure holds for"
     made, kind = provenance(), torch.device(device).type
     return dict(device=kind, name=made.get('gpu') if kind=='cuda' else made['cpu'], threads=made['threads'], torch=made['torch'],
@@ -114,7 +114,7 @@ def read_measure(path:Path, of:dict) -> dict|None: # None: there is none that ho
     if kept.get('seconds_bf16', 0) is not None and not is_seconds(kept.get('seconds_bf16')): return None
     return {k:kept[k] for k in ('seconds_float32','seconds_bf16')}
 
-def kept_times(net:Network, shape:tuple, device='cpu') -> dict: # as `time_formats`
+def kept_times(net:Network, shape:tuple, device:str='cpu') -> dict: # as `time_formats`
     "Measured once"
     path = measure_file(of := measured_for(net, shape, device))
     if path in REMEMBERED: return REMEMBERED[path]
@@ -154,7 +154,7 @@ def compile_for(net:Network, small:bool, asked:bool|str, device:str,
     return seconds > PAYS, Path(by).name if seconds > PAYS else 'a short run'
 
 # %% ../nbs/155_auto.ipynb #a155f17d
-def fitted(net:Network, shape:tuple, device='cpu', bf16='auto', compile='auto',
+def fitted(net:Network, shape:tuple, device:str='cpu', bf16:Format='auto', compile:Format='auto',
            images:float=float('inf'), # that pass through it forward and backward, about
           ) -> Fit:
     "How to compute a network on this machine: the four words become yes or no"

@@ -72,7 +72,7 @@ class Pair(NamedTuple):
     theta_k: Tensor # (P,)
     pos: Tensor     # (P,)
 
-    def draw(self, gen:Generator=None, T=2, start=(0, None)) -> tuple: return tuple(self)
+    def draw(self, gen:Generator=None, T:int=2, start:tuple=(0, None)) -> tuple: return tuple(self)
 
 # %% ../nbs/920_benchmark.ipynb #36b484d3
 def unrolled(task:Task, L:int=20, alpha:float=.04) -> Callable: # as in `published`
@@ -220,7 +220,7 @@ def matches(w:Workload, **fast:bool) -> Callable: # of `accelerate`
     return lambda: outer_step(state, S, l, stream(0))[0].leaves['x']
 
 # %% ../nbs/920_benchmark.ipynb #182b2093
-def plain_regression(module:nn.Sequential, S:Coreset, x:Tensor, y:Tensor, r=1e-6) -> Tensor:
+def plain_regression(module:nn.Sequential, S:Coreset, x:Tensor, y:Tensor, r:float=1e-6) -> Tensor:
     "The loss of feature regression in one graph: real images too keep theirs"
     *first, last = module
     see = nn.Sequential(*first)
@@ -388,7 +388,7 @@ def measure(w:Workload, names:list, # of contenders
     "The rows of one workload: contenders side by side"
     with ExitStack() as stack:
         ps = {c:stack.enter_context(enter(c, w, threads)) for c in names}
-        stack.callback(lambda: [p.kill() for p in ps.values()])
+        for p in ps.values(): stack.callback(p.kill)
         rounds = [{c:turn(p) for c,p in ps.items()} for _ in range(repeats)]
         return [timing_row(c, w, [r[c] for r in rounds], None if rounds[-1][c] else p.wait()) for c,p in ps.items()]
 

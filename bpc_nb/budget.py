@@ -182,7 +182,7 @@ def candidates(L:int, many:bool) -> list: # many: more than a few images of a cl
 
 ROUGH, LATE = 2, 4 # times the time: where a rough figure is not followed by a plan; what the clock may cut a plan to
 
-def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device='cpu', gone:float=0.) -> Choice: # gone: seconds that are over
+def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device:str='cpu', gone:float=0.) -> Choice: # gone: seconds that are over
     "Options that give a good coreset of any images in the time there is"
     sound_minutes(minutes, method)
     if len(data.shape)!=3: raise ValueError(f"minutes: {data.name} is a table, and a table is done in a minute; leave --minutes out")
@@ -215,7 +215,7 @@ def countdown(minutes:float, now:Callable=time.monotonic) -> Callable: # `(secon
 
 PARTS = 6 # of the experts of small networks, which are trained at once: the clock is asked between them
 
-def experts_in_time(method:str, data:Data, ipc:int, options:dict, until:Callable, device='cpu', progress=True) -> dict:
+def experts_in_time(method:str, data:Data, ipc:int, options:dict, until:Callable, device:str='cpu', progress:bool=True) -> dict:
     "The options, with the experts that are finished when time is up"
     config = configure(method, data.name, ipc, **options)
     if 'experts' not in wants(method, config): return options

@@ -131,7 +131,7 @@ class Option(NamedTuple):
 from .auto import as_format
 
 def options(f:Callable, # a function with documented arguments
-            skip=(), # names that are no options
+            skip:tuple=(), # names that are no options
            ) -> dict: # name -> `Option`
     "The optional arguments of a function; the comment at the end of a line is that of every argument in it"
     notes, params, note = docments(f, full=True, returns=False), inspect.signature(f).parameters, ''
@@ -176,7 +176,7 @@ class Parser(argparse.ArgumentParser):
         given, rest = self.parse_known_args([re.sub(r'^--[^=\s]+(?==|$)', lambda m: m[0].replace('_', '-'), a) for a in argv])
         return vars(given), rest
 
-    def strict(self, argv:list, why=lambda name: '') -> dict: # name -> value
+    def strict(self, argv:list, why:Callable=lambda name: '') -> dict: # name -> value
         "Parse, or name the first word that means nothing; `why` may know more of it"
         given, rest = self.known(argv)
         if not rest: return given
@@ -216,7 +216,7 @@ def as_lines(found:dict) -> str:
     "A name and a value per line"
     return '\n'.join(f"{k:11} {', '.join(map(str, v)) if isinstance(v, list) else v}" for k,v in found.items())
 
-def mean_percent(found:dict, which='') -> str: # which: '', '_8bit' or '_random'
+def mean_percent(found:dict, which:str='') -> str: # which: '', '_8bit' or '_random'
     "Mean and standard deviation, in percent; no deviation where all runs are one"
     one = len({*found.get('accuracy_runs'+which, (0, 1))})==1
     spread = '' if one else f" ± {100*found['accuracy_std'+which]:.1f}"

@@ -103,7 +103,7 @@ def strangeness(F:Tensor, G:Tensor) -> float: # (D,N,K) on ordinary images, (D,N
 # %% ../nbs/330_closeness.ipynb #d155c262
 def show_widths(P:Tensor, Q:Tensor, # (D,N,K), on the same images
                 y:Tensor, # (N,), by which images are grouped
-                classes=(), # names of the groups
+                classes:tuple=(), # names of the groups
                ) -> 'Figure':
     "Where q is too wide or too narrow"
     P, Q = pair(P, Q)

@@ -295,7 +295,7 @@ def save_folder(s:Coreset, # what to write
 def load_pt(images:str|Path, # `.pt` file with a tensor (M,C,H,W)
             labels:str|Path, # `.pt` file with a tensor (M,) or (M,K)
             transform:Transform=Transform(), # the one that was used to make them
-            classes=(), # names of the classes
+            classes:tuple=(), # names of the classes
            ) -> Coreset:
     "Import image and label tensors as the published codes save them"
     def one(name, path):
@@ -329,7 +329,7 @@ def iterate(alg:Algorithm, # what to iterate
 # %% ../nbs/000_core.ipynb #731d34f1
 def stream(seed:int|tuple, # of the task, or of its part
            *name:Any, # words and numbers that say what the draws are for
-           device='cpu', # where the draws are made
+           device:str|torch.device='cpu', # where the draws are made
           ) -> Generator:
     "A generator for one named use: the same name gives the same draws, another name independent ones"
     digest = hashlib.sha256(repr((seed, *name)).encode()).digest()

@@ -67,7 +67,7 @@ def gauss(sigma:float, radius:int) -> Tensor: # in pixels
     k = torch.exp(-i**2/(2*max(sigma, 1e-3)**2))
     return k/k.sum()
 
-def blurred(x:Tensor, sigma:float, truncate=4.) -> Tensor:
+def blurred(x:Tensor, sigma:float, truncate:float=4.) -> Tensor:
     "Gaussian blur with a kernel that ends after `truncate` deviations, or earlier in a small image"
     k = gauss(sigma, min(int(truncate*sigma + .5), min(x.shape[2:])-1))
     return filtered(filtered(x, k[:,None]), k[None])
@@ -199,7 +199,7 @@ def pixelate(x:Tensor, c:float, gen:Generator=None) -> Tensor:
     "Each image shrunk to c times its width and height, and enlarged again"
     H, W = x.shape[2:]
     small = max(1, int(W*c)), max(1, int(H*c))
-    return by_pillow(x, lambda im: im.resize(small, Image.BOX).resize((W,H), Image.BOX))
+    return by_pillow(x, lambda im: im.resize(small, Image.Resampling.BOX).resize((W,H), Image.Resampling.BOX))
 
 def jpeg_compression(x:Tensor, c:int, gen:Generator=None) -> Tensor:
     "Each image saved as JPEG of quality c and read back"
@@ -246,7 +246,7 @@ def corrupted(data:Data, # whose test part is corrupted
 
 def robustness(probs_of:Callable, # `(images (N,C,H,W)) -> probabilities (N,K)`: a network, or the mean of many
                data:Data, # in the model space of those networks
-               names=tuple(CORRUPTIONS), severities=(1,2,3,4,5), seed:int=0, part:str='test',
+               names:tuple=tuple(CORRUPTIONS), severities:tuple=(1,2,3,4,5), seed:int=0, part:str='test',
               ) -> list: # a row for the clean images, then one for each corruption and severity
     "Accuracy and NLL on corrupted test images"
     row = lambda name, severity, s: dict(corruption=name, severity=severity, accuracy=accuracy(p := probs_of(s.x), s.y), nll=nll(p, s.y))

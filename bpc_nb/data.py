@@ -197,7 +197,7 @@ def fit(xs:Callable, # () -> batches of pixels (B,C,H,W)
                          f"pass size= to make them smaller, at most {int((ZCA_LIMIT//shape[0])**.5)}, or zca=False")
     t = normaliser(xs())
     if not zca: return t
-    make = lambda: (whitening(map(t, xs())), {})
+    make:Callable = lambda: (whitening(map(t, xs())), {})
     return t._replace(**(cached(hashlib.sha256(f'zca {key}'.encode()).hexdigest(), make) if key and D>1024 else make())[0])
 
 def apply(t:Transform, # what to apply
@@ -307,15 +307,15 @@ def parted(name:str, x:Tensor, y:Tensor, meta:dict, # as `read` gives them
     i, test, fold = apart(y, meta['n'], folds, fold, stream(seed, 'folds'), meta['classes'])
     held = hold(y[i], held_out, stream(seed, 'held'))
     i, out = i[~held], i[held]
-    part = lambda j: Split(apply(transform, float_batches(x, j), len(j), x.shape[1:]), y[j])
     recipe |= ({} if fold is None else dict(folds=int(folds), fold=fold)) | table
     transform = (standardiser(x[i], numeric(columns_of(meta, x.shape[1])))
                  if table else fit(lambda: float_batches(x, i), x.shape[1:], recipe['zca'], origin(meta['checksum'], recipe)))
+    part = lambda j: Split(apply(transform, float_batches(x, j), len(j), x.shape[1:]), y[j])
     note = noted(name, meta, recipe, x)
     return Data(note['name'], part(i), part(out), part(test), tuple(meta['classes']), transform, note)
 
 # %% ../nbs/110_data.ipynb #e79bcc4c
-def load(source='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of these
+def load(source:Any='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of these
          root:str=None, # folder with the named sets; None: $BPC_DATA, else ~/.cache/bpc_nb/data
          size:int|tuple=None, # images are resized to this height and width, int or (H, W); in a shell 32 or 16x24
          zca:bool=False, # whiten too?

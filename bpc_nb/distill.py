@@ -122,7 +122,7 @@ def fit_of_run(config:dict, data:Data, ipc:int, net:Network, device:str) -> Fit:
 def formats_of(fit:Fit) -> dict: return {k:getattr(fit, k) for k in FORMATS}
 
 # %% ../nbs/410_distill.ipynb #c5703b41
-def buffer_for(data:Data, net:Network, options:dict, device='cpu', progress=True,
+def buffer_for(data:Data, net:Network, options:dict, device:str='cpu', progress:bool=True,
                until:Callable=None) -> Buffer: # as in `experts`: a buffer of those that are finished then
     "Make or reuse a buffer in the cache, named by what it was made for"
     what = describe(data, net, **options)
@@ -158,7 +158,7 @@ def enough_for(method:str, config:dict, buffer:Buffer|None) -> None:
 def task(method:str, data:Data, net:Network, config:dict, # config: as `configure` gives it
          buffer:Buffer=None, # experts; None: made or reused where they are wanted
          make:Callable=None, # `net -> experts`; None: `buffer_for`
-         device='cpu', progress=True) -> Task:
+         device:str='cpu', progress:bool=True) -> Task:
     "The task of a configuration; what the method itself refuses is said before its experts are made"
     of = make or (lambda net: buffer_for(data, net, config['experts'], device, progress))
     learner(registry()[method], task_of(net, config, data, buffer, lambda net: None), config)
@@ -170,7 +170,7 @@ def first_examples(data:Data, ipc:int, config:dict, seed:int=0) -> Coreset:
     "The examples that a run begins with, as many as the decoder wants"
     return starts()[config.get('start', 'real')](data, ipc*DECODERS[config.get('decode', 'identity')].times, stream(seed, 'start'))
 
-def start_of(data:Data, ipc:int, config:dict, task:Task, l:Learner, seed:int=0, device='cpu', meta:dict={}) -> Coreset:
+def start_of(data:Data, ipc:int, config:dict, task:Task, l:Learner, seed:int=0, device:str='cpu', meta:dict={}) -> Coreset:
     "Where a run starts: examples, chosen where a method chooses, and stored as the decoder wants them"
     S = first_examples(data, ipc, config, seed)
     S, first = S._replace(x=S.x.to(device), y=S.y.to(device), meta=S.meta | meta), registry().get(config.get('start'))
@@ -218,7 +218,7 @@ def slower_by(n:float, l:Learner) -> Learner:
 
 # %% ../nbs/410_distill.ipynb #603c0346
 def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, streams:int, resume:bool, callback:Callable=None,
-        progress=True, until:Callable=None) -> Coreset:
+        progress:bool=True, until:Callable=None) -> Coreset:
     "Learn in a run's folder, from its start or from its checkpoint"
     every = {k:config[k] for k in LOOP if k in config}
     if config.get('scale')=='sum': l, every['lr'] = slower_by(n := len(S.examples().x), l), every['lr']/n # a sum is that much steeper
@@ -245,7 +245,7 @@ def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, s
 
 # %% ../nbs/410_distill.ipynb #7eda5a45
 def distill(method:str, # a name in `bpc list`
-            data='digits', # what `load` takes, or what it returned
+            data:Any='digits', # what `load` takes, or what it returned
             ipc:int=1, # images per class
             out:str|Path=None, # the run's folder; None: a temporary one
             seed:int=0, # of start, draws and students

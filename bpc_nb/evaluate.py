@@ -11,7 +11,7 @@ __all__ = ['SIAMESE', 'PROTOCOLS', 'GIVEN', 'EVALUATORS', 'in_order', 'fit_of', 
 import inspect
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -30,7 +30,7 @@ from .train import DESCENTS, Trained, sgd, train
 
 # %% ../nbs/310_evaluate.ipynb #33efbcf8
 SIAMESE = 'color_crop_cutout_flip_scale_rotate' # the published strategy
-PROTOCOLS = dict(
+PROTOCOLS:dict = dict(
     quick=dict(epochs=200, lr=.02, augment=SIAMESE), # a fifth of `mtt` at twice the step
     brief=dict(epochs=50, lr=3e-4, optimiser='adam', weight_decay=0.), # a pool's networks in mid-life, FRePo's own step
     dc=dict(epochs=300, lr=.01),                     # DC's code where it does not augment
@@ -66,7 +66,7 @@ def beginning(S:Coreset, net:Network,
 # %% ../nbs/310_evaluate.ipynb #dbb928c2
 def students(coreset:Coreset, # what they see
              net:Network, # what they are
-             runs=5, # how many, or the numbers of some: a student depends on its number alone
+             runs:int|Sequence=5, # how many, or the numbers of some: a student depends on its number alone
              epochs:int=300, # passes over the coreset; a tenth of the step after half of them
              lr:float=.01, # of the optimiser
              momentum:float=.9, weight_decay:float=5e-4, batch:int=256, optimiser:str='sgd', # a name in `DESCENTS`
@@ -112,7 +112,7 @@ def by_students(S:Coreset, # what students see, from `examples_of`
                 data:Data, net:Network,
                 seed:tuple, # (of the task, what for): where streams begin
                 part:str, # 'test', 'held' or 'train'
-                runs=range(5), # numbers of the runs: a run depends on its number alone
+                runs:Sequence=range(5), # numbers of the runs: a run depends on its number alone
                 tick:Callable=None, # `tick(n, of)` tells a bar that n of the `of` steps of a run are done; None: there is none
                 protocol:str='quick', # how students are trained: a name in `PROTOCOLS`
                 epochs:int=None, # passes of a student; None: as the protocol says
@@ -224,7 +224,7 @@ def facts(rows:list) -> dict:
 def counted(runs:int, # of this process, over all stages
             desc:str, show:bool) -> Iterator:
     "A bar that appears with the first `tick(n, of)`; None where none is shown"
-    bars = []
+    bars:list = []
     def tick(n, of, **shown):
         if not bars and n: bars.append(bar(runs*of, desc, 'epoch'))
         if bars: bars[0].set_postfix(shown, refresh=False) if shown else bars[0].update(n)
@@ -254,7 +254,7 @@ def evaluate(coreset:Coreset, # what to judge
              part:str='test', # 'test', or 'held' for selection
              control:bool=False, # random real images beside it
              eight_bit:bool=True, # the 8-bit round trip beside it, where there is one
-             evaluator:str='students', device='cpu', progress:bool=False, # evaluator: a name in `evaluators()`
+             evaluator:str='students', device:str='cpu', progress:bool=False, # evaluator: a name in `evaluators()`
              **options:Any, # of the evaluator
             ) -> dict: # plain values
     "Metrics of a coreset by an evaluator, over several runs"

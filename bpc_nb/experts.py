@@ -87,12 +87,12 @@ class Buffer(NamedTuple):
 
     def draw(self, gen:Generator, # source of randomness
              T:int=2, # horizon in epochs
-             start=(0, None)) -> tuple: # range of epochs k to start from; None: as late as T allows
+             start:tuple=(0, None)) -> tuple: # range of epochs k to start from; None: as late as T allows
         "A pair `(theta_k, theta_{k+T})` from a random trajectory (paper, section 4)"
         lo, hi = horizon(self.index['epochs'], T, start, self.folder)
         experts = self.complete
         if not experts: raise ValueError(f"buffer: {self.folder} holds no finished trajectory; run `bpc experts` again to continue it")
-        i, k = (torch.randint(a, b, (), generator=gen, device=gen.device).item() for a,b in ((0, len(experts)), (lo, hi)))
+        i, k = (int(torch.randint(a, b, (), generator=gen, device=gen.device)) for a,b in ((0, len(experts)), (lo, hi)))
         return self.read(experts[i], k), self.read(experts[i], k+T)
 
 
@@ -246,7 +246,7 @@ def experts(data:Data, # what to train on: its training part
             group:Count=None, # experts trained at once; all of a rank where networks are small, else one
             bf16:Format='auto', # convolutions and products in bfloat16; auto: where it is faster
             compile:Format='auto', # fuse what lies between them; auto: where there is a compiler, and it pays
-            device='cpu', progress:bool=True,
+            device:str='cpu', progress:bool=True,
             after:Callable=None, # called with the epoch's number after each one is stored
             until:Callable=None, # `() -> whether time is up`: no other group is begun then
            ) -> Buffer:

@@ -410,7 +410,8 @@ def explorer(run:str|Path, # a run's folder
             ) -> Any: # a widget
     "A page over a run's folder"
     W, first, second = with_widgets(), open_run(run), other and open_run(other)
-    names, body, now = sibling_runs(first), W.VBox(), {}
+    names, body = sibling_runs(first), W.VBox()
+    now:dict = {}
     pick = W.Dropdown(options=names, value=first.name, description='run')
     also = W.Dropdown(options=[('none', None), *((n, first.folder.parent/n) for n in names)], description='beside')
     if second and second.folder not in dict(also.options).values(): also.options = *also.options, (str(second.folder), second.folder)
@@ -443,7 +444,7 @@ def page_file(folder:str|Path, run:str, *words:str|None) -> Path: # words: other
     "The notebook that is served: the images as they are now, until the page itself is there"
     S = newest_look(r := open_run(run), max(seen(r), default=0))
     first = dict(cell_type='markdown', id='first', metadata={}, source=AT_ONCE.format(escape(r.name), tiles(S) if S else ''))
-    cell = dict(cell_type='code', id='page', metadata={}, source=PAGE_CELL.format(run, *words), outputs=[], execution_count=None)
+    cell:dict = dict(cell_type='code', id='page', metadata={}, source=PAGE_CELL.format(run, *words), outputs=[], execution_count=None)
     kernel = dict(kernelspec=dict(name='python3', display_name='Python 3', language='python'))
     path = Path(folder)/'explorer.ipynb'
     path.write_text(dumps(dict(cells=[first, cell], metadata=kernel, nbformat=4, nbformat_minor=5)))
@@ -472,7 +473,7 @@ def served(path:str|Path, port:int, log:IO) -> subprocess.Popen: # log: an open 
     said = Path(log.name).read_text().strip().splitlines() or ['it said nothing']
     raise OSError(f"explore: Voila stopped before it answered ({said[-1]})")
 
-def newest(folder='runs') -> Path:
+def newest(folder:str|Path='runs') -> Path:
     "The run that was last written to"
     found = sorted(Path(folder).glob('*/config.json'), key=lambda p: p.parent.stat().st_mtime)
     if not found:
@@ -489,8 +490,8 @@ def bpc_explore(run:str=None, # a run's folder (default: the newest in runs/)
                ) -> str:
     "Look at a run in a browser, live while it runs"
     words = [str(open_run(run or newest()).folder), beside and str(open_run(beside).folder), buffer and str(Path(buffer).resolve())]
-    for p in 'voila', 'ipywidgets', 'ipykernel':
-        if not find_spec(p): raise ValueError(f"explore: this needs the package {p}; pip install 'bpc_nb[explorer]'")
+    for needed in 'voila', 'ipywidgets', 'ipykernel':
+        if not find_spec(needed): raise ValueError(f"explore: this needs the package {needed}; pip install 'bpc_nb[explorer]'")
     port = free_port(port)
     url = f'http://127.0.0.1:{port}/'
     with tempfile.TemporaryDirectory() as d, open(Path(d)/'voila.log', 'w') as log:

@@ -33,7 +33,7 @@ def guarded(fast:Callable, plain:Callable, # two functions of the same arguments
             said:list, # shared by those of which one is to speak
            ) -> Callable:
     "`fast` until it fails; then `plain`, and one warning"
-    broken = []
+    broken:list = []
     def call(*args):
         if broken: return plain(*args)
         try: return fast(*args)
@@ -53,7 +53,7 @@ def compiled(f:Callable) -> Callable:
     torch._dynamo.config.recompile_limit = 64 # each shape counts; the default, 8, is soon reached
     return guarded(torch.compile(f, dynamic=False), f, SAID)
 
-SAID = []
+SAID:list = []
 
 # %% ../nbs/150_fast.ipynb #0a1f0c85
 def last(y:Tensor) -> Tensor: return y.contiguous(memory_format=torch.channels_last) # (B,C,H,W), channels last in memory
@@ -106,7 +106,7 @@ def once_more(out:Tensor, ts:tuple, go:Tensor, needed:tuple) -> list:
     grads = iter(torch.autograd.grad(out, [t for t,n in zip(ts, needed) if n], go, create_graph=True))
     return [next(grads) if n else None for _,n in zip(ts, needed)]
 
-def as_more_images(f:type, info:Any, dims:tuple, args:tuple, n:int) -> tuple: # the first n are tensors
+def as_more_images(f:type[torch.autograd.Function], info:Any, dims:tuple, args:tuple, n:int) -> tuple: # the first n are tensors
     "Networks side by side as more images"
     R = info.batch_size
     ts = ((t.movedim(d, 0) if d is not None else t.expand(R, *t.shape)).flatten(0, 1) for t,d in zip(args[:n], dims))

@@ -136,7 +136,7 @@ def spelled(config:dict, data:str) -> dict: # of a cell or a line
 
 # %% ../nbs/950_grid.ipynb #e95000a3
 def cell_options(cell:dict, # as `cells` gives it
-                 skip=(), # fields and options that do not count
+                 skip:tuple=(), # fields and options that do not count
                 ) -> dict:
     "What a cell asks for: all that differs from the defaults, and the version of their meaning"
     known = defaults(Method(lambda task: None)) | defaults(registry()[cell['method']]) # an option that it no longer takes had its default
@@ -198,7 +198,7 @@ def keep(path:Path, coreset:Coreset, line:dict, results:Path) -> None:
     add(path, line)
 
 def coreset_file(line:dict, # of a cell
-                 results='results') -> Path|None: # None: too large to be kept there
+                 results:str|Path='results') -> Path|None: # None: too large to be kept there
     "The file of a line's coreset, if it is the one that was measured"
     path = Path(results)/'coresets'/f"{line['key']}.safetensors"
     if line.get('large'): return None
@@ -240,7 +240,7 @@ def cell_data(cell:dict, root:str|Path=None) -> Data: # root: where data sets ar
 
 def ready_data(cell:dict, # as `cells` gives it
                root:str|Path=None, # where data sets are looked for
-               device='auto', progress=False) -> Data:
+               device:str='auto', progress:bool=False) -> Data:
     "A cell's data, once its experts are there"
     data = cell_data(cell, root)
     for net in cell.get('nets', []): network(net, data.shape, data.K) # says now if images are too small for it
@@ -269,8 +269,8 @@ def course(out:Path) -> list: # [[step, validation accuracy], ...]
 # %% ../nbs/950_grid.ipynb #765bde0a
 def run_cell(cell:dict, # as `cells` gives it
              root:str|Path=None, # where data sets are looked for
-             out:str|Path=None, device='auto', progress=False,
-             known=(), # lines: one with the same random images and students says what they reach
+             out:str|Path=None, device:str='auto', progress:bool=False,
+             known:Iterable=(), # lines: one with the same random images and students says what they reach
             ) -> tuple: # (coreset, line)
     "Distil, then look at the test set once, beside random real images"
     data, device = ready_data(cell, root, device, progress), auto(device)
@@ -310,8 +310,8 @@ def best_here(spec:str, data:Data, images:float, device:str) -> Network: # image
 def transfer(path:str|Path, # of a coreset
              data:Data, # to test on
              nets:list, # specs of the students' networks
-             results='results', # folder of `transfer.jsonl`
-             protocol:str='dc', runs:int=5, seed:int=0, device='cpu',
+             results:str|Path='results', # folder of `transfer.jsonl`
+             protocol:str='dc', runs:int=5, seed:int=0, device:str='cpu',
              evaluator:str='students', **options:Any) -> list: # options of `evaluate` -> lines, one for each network
     "Test a coreset with other networks; what has a line is not run again"
     wanted, results, S = transfers(path, nets, protocol, runs, seed, evaluator, options), Path(results), Coreset.load(path)
@@ -330,9 +330,9 @@ def transfer(path:str|Path, # of a coreset
 # %% ../nbs/950_grid.ipynb #5b8d01ce
 def whole_data(data:Data, # of which the training images are taken; those that were held out are not among them
                net:str=None, # of the students; None: the one that most recipes have
-               results='results', # folder of `whole.jsonl`
+               results:str|Path='results', # folder of `whole.jsonl`
                protocol:str='dc', epochs:int=None, # None: as the protocol says
-               runs:int=5, seed:int=0, device='cpu', progress=False) -> dict: # a line
+               runs:int=5, seed:int=0, device:str='cpu', progress:bool=False) -> dict: # a line
     "Test students of the whole data set; what has a line is not run again"
     results, spec = Path(results), net or usual(data.name, 'net')
     fast = best_here(spec, data, (epochs or choose(protocol, PROTOCOLS, 'protocol')['epochs'])*runs*len(data.train.y), device)
@@ -353,8 +353,8 @@ def sampled(path:str|Path, protocols:list, seed:int) -> dict: # key -> protocol
 def posteriors(path:str|Path, # of a coreset
                data:Data, # to test on
                protocols:list, # of the predictive
-               results='results', # folder of `posteriors.jsonl`
-               seed:int=0, device='cpu') -> list: # lines, one for each protocol
+               results:str|Path='results', # folder of `posteriors.jsonl`
+               seed:int=0, device:str='cpu') -> list: # lines, one for each protocol
     "Evaluate a coreset by its posterior predictives; what has a line is not run again"
     wanted, results, S = sampled(path, protocols, seed), Path(results), Coreset.load(path)
     for k,protocol in wanted.items():
@@ -455,7 +455,7 @@ def lines_of(file:str|Path, results:str|Path) -> Path:
 
 
 # %% ../nbs/950_grid.ipynb #556502fd
-def waiting(file:str|Path, results='results', only:str='') -> tuple: # (cells that need a GPU, others)
+def waiting(file:str|Path, results:str|Path='results', only:str='') -> tuple: # (cells that need a GPU, others)
     "How many cells of a grid are not finished"
     have = done(results)
     left = [c for c in picked(file, only) if unfinished(c, results, have)]
@@ -468,7 +468,7 @@ def grid(file:str|Path, # grid file (TOML)
          runs:str='runs', # folder for unfinished runs, so that they resume; another folder of results has a subfolder of its own there
          only:str='', # how the names of the cells to run begin, separated by commas; the tables print them
          minutes:float=None, # stop after so long, and go on with the next call
-         device='auto', progress:bool=True) -> list: # all lines of the grid
+         device:str='auto', progress:bool=True) -> list: # all lines of the grid
     "Run the cells of a grid file that have no line yet; those marked `gpu` wait for one"
     path, runs, end, device = (lines_of(file, results), runs_of(results, runs),
                                time.monotonic() + 60*(float('inf') if minutes is None else minutes), auto(device))
@@ -491,7 +491,7 @@ def grid(file:str|Path, # grid file (TOML)
 # %% ../nbs/950_grid.ipynb #22dd879c
 RESULTS = Path(__file__).resolve().parents[1]/'results' if '__file__' in globals() else Path('../results')
 
-def found(name:str, results=RESULTS) -> list: # of NAME.jsonl, whatever study's folder it is in
+def found(name:str, results:str|Path=RESULTS) -> list: # of NAME.jsonl, whatever study's folder it is in
     "The lines of a file, as far as they are there"
     return [r for p in line_files(results) if p.stem==name for r in lines(p)]
 

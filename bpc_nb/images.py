@@ -251,7 +251,7 @@ def develop(blobs:Sequence, # paths or bytes, training ones first
                 skipped=[names[i] for i,x in enumerate(xs) if x is None], **note)
 
 # %% ../nbs/100_images.ipynb #380e79c0
-def read_folder(d:Path, size:tuple=None, skip_bad=False) -> tuple: # tensors x and y, meta
+def read_folder(d:Path, size:tuple=None, skip_bad:bool=False) -> tuple: # tensors x and y, meta
     "A folder of class folders, with or without train and test (or val) folders"
     train,test = parts(d)
     rows = listing(train); n = len(rows) if test else None
@@ -276,7 +276,7 @@ def open_parquet(f:Path) -> tuple: # blobs, names, labels, names of the labels
     info = json.loads((t.schema.metadata or {}).get(b'huggingface', '{}')).get('info', {}).get('features', {}).get(label, {}).get('names')
     return [r['bytes'] for r in rows], [f"{f.name} row {i}" for i in range(len(rows))], t[label].to_pylist(), info
 
-def read_parquet(files:list, size:tuple=None, skip_bad=False) -> tuple: # tensors x and y, meta
+def read_parquet(files:list, size:tuple=None, skip_bad:bool=False) -> tuple: # tensors x and y, meta
     "Parquet files of encoded images; the names of files tell training from test"
     of = lambda s: [f for f in files if re.search(rf'(?<![a-z])({s})(?![a-z])', f.stem.lower())]
     train = of('train') or list(files)
@@ -327,7 +327,7 @@ def read_parts(parts:Iterable, # the training part, and perhaps a test part: eac
 
 # %% ../nbs/100_images.ipynb #1bdec33a
 def named_parts(t:dict, # x and y, or x_train, y_train, x_test and y_test
-                what='the dict', # how to call it in a message
+                what:str|Path='the dict', # how to call it in a message
                ) -> list: # parts (x, y)
     "Training and test part of named arrays"
     for a,b in (('x_train','y_train'), ('x','y')):
@@ -357,7 +357,7 @@ def torchvision_part(cls:str, d:Path, test:bool, **kw:Any) -> Dataset:
     part = dict(train=not test) if cls not in ('SVHN','Imagenette') else dict(split='test' if test else 'train')
     return getattr(import_module('torchvision.datasets'), cls)(d, **part, **kw)
 
-def read_torchvision(cls:str, d:Path, size:tuple=None, skip_bad=False, what='the files') -> tuple: # tensors x and y, meta
+def read_torchvision(cls:str, d:Path, size:tuple=None, skip_bad:bool=False, what:str='the files') -> tuple: # tensors x and y, meta
     "What one of torchvision's classes finds in a folder"
     try: tr,te = (torchvision_part(cls, d, test) for test in (False,True))
     except Exception as e:
@@ -366,7 +366,7 @@ def read_torchvision(cls:str, d:Path, size:tuple=None, skip_bad=False, what='the
     return read_parts([(s.data, s.labels if cls=='SVHN' else s.targets) for s in (tr,te)], size, names)
 
 # %% ../nbs/100_images.ipynb #e49b8e21
-def read_idx(cls:str, files:list, size:tuple=None, skip_bad=False) -> tuple: # tensors x and y, meta
+def read_idx(cls:str, files:list, size:tuple=None, skip_bad:bool=False) -> tuple: # tensors x and y, meta
     "MNIST's four files as published, compressed or not, by way of torchvision"
     def make():
         with TemporaryDirectory() as tmp:
@@ -395,7 +395,7 @@ def reader(d:Path, # a folder
     return partial(read_folder, d) if subfolders(d/'train') else None
 
 # %% ../nbs/100_images.ipynb #988109b6
-def read_named(name:str, root:str|Path=None, size:tuple=None, skip_bad=False, download=False) -> tuple: # tensors, meta
+def read_named(name:str, root:str|Path=None, size:tuple=None, skip_bad:bool=False, download:bool=False) -> tuple: # tensors, meta
     "A set by its name, wherever it lies"
     d = Path(root or os.environ.get('BPC_DATA') or '~/.cache/bpc_nb/data').expanduser()
     find = lambda: next((r for p,bare in ((d/name,True), (d,root is not None)) if p.is_dir() and (r := reader(p, name, bare))), None)
@@ -450,7 +450,7 @@ def spelt_nearly(p:Path, names:list) -> str: # names: of data sets; '' where one
     return f', did you mean {str(p.with_name(known[near[0]]))!r}?' if near and p.with_name(known[near[0]]).exists() else ''
 
 # %% ../nbs/100_images.ipynb #9bfda175
-def read(source:Any, root:str|Path=None, size:tuple=None, skip_bad=False, download=False) -> tuple: # name, tensors, meta
+def read(source:Any, root:str|Path=None, size:tuple=None, skip_bad:bool=False, download:bool=False) -> tuple: # name, tensors, meta
     "Whatever `source` is"
     if isinstance(source, dict): return 'arrays', *read_parts(named_parts(source), size)
     if not isinstance(source, (str,os.PathLike)):

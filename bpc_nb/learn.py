@@ -190,7 +190,7 @@ def starts() -> dict: # name -> `(data, ipc, gen) -> coreset`
     return STARTS | {n:start_real for n,m in registry().items() if not m.steps}
 
 # %% ../nbs/400_learn.ipynb #75396a3c
-def sgd_step(x:Tensor, moments:Tensor, g:Tensor, lr:float, i:int, momentum=.5) -> tuple:
+def sgd_step(x:Tensor, moments:Tensor, g:Tensor, lr:float, i:int, momentum:float=.5) -> tuple:
     "Descent with momentum; moments[0] is the velocity"
     v = momentum*moments[0] + g
     return x - lr*v, torch.stack([v, moments[1]])
@@ -212,7 +212,7 @@ class State(NamedTuple):
     moves: int = 0        # of the leaves; a step may be an episode of many
 
 def begun(S:Coreset, l:Learner, # S: where to start
-          gens=()) -> State: # of the carries, one for each stream
+          gens:Sequence=()) -> State: # of the carries, one for each stream
     "The state before the first step"
     leaves = {k:leaf.start(S).detach() for k,leaf in l.leaves.items()}
     return State(leaves, {k:torch.stack([0*t, 0*t]) for k,t in leaves.items()}, leaves, leaves,
@@ -227,7 +227,7 @@ def candidate(l:Learner, s:State, average:float) -> dict: # average: as in `oute
     return {k:s.mean[k] if average and leaf.average else s.leaves[k] for k,leaf in l.leaves.items()}
 
 # %% ../nbs/400_learn.ipynb #e41911dd
-def streams_of(seed:int, step:int, n:int=1, device='cpu') -> list:
+def streams_of(seed:int, step:int, n:int=1, device:str|torch.device='cpu') -> list:
     "The generators of a step's n draws; the first is that of a step with one"
     return [stream(seed, 'step', step, *([i] if i else []), device=device) for i in range(n)]
 
@@ -287,7 +287,8 @@ def outer_step(s:State, S:Coreset, # where the run started
                lr:float=1., momentum:float=.5, optimiser:str='sgd', average:float=0., # options as in `outer`
               ) -> tuple:
     "Move the leaves down the gradient of the loss: `(state, mean value of the loss)`"
-    l, gens, values, over = learner_of(l), gen if isinstance(gen, list) else [gen], [], False
+    l, gens, over = learner_of(l), gen if isinstance(gen, list) else [gen], False
+    values:list = []
     carries = s.carry if l.carry else [None]*len(gens)
     while not over:
         g, value, mine = slope(l, S, s.leaves, gens, carries)
@@ -347,7 +348,7 @@ def outer(l:Learner|Callable, # a `Learner`, or a loss
           record:Callable=None, progress:bool=True, # record: `(state, row)` after every look; true ends the loop
           until:Callable=None) -> State: # `() -> bool` after every step: true ends the loop with a look
     "The outer loop of every method: the last state"
-    l, values = learner_of(l), []
+    l = learner_of(l); values:list = []
     with progress_bar(steps, 'distill', 'step', state.step if state else 0, progress) as bar:
         s = good = state or first_state(l, coreset, judge, seed, streams); bar.unpause() # the rate is that of the steps
         while s.step < steps:

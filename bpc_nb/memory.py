@@ -295,7 +295,7 @@ def recall(folder:str|Path,
 
 # %% ../nbs/870_memory.ipynb #a52112a9
 def remember(data:Data, into:str|Path, # the memory's folder
-             seed:int=0, refresh:bool=False, device='auto', progress:bool=True, # as in `added` and `distill`
+             seed:int=0, refresh:bool=False, device:str='auto', progress:bool=True, # as in `added` and `distill`
              **asked:Any) -> tuple: # asked: as in `recall`; (memory, folder of its last state)
     "Add data to a memory that lies in a folder"
     into = Path(into)

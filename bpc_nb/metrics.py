@@ -46,8 +46,8 @@ def nll(probs:Tensor|list, # (N,K)
         y:Tensor|list, # (N,) int
        ) -> float: # nats per image, 0 at best, at most 87.3
     "Mean of minus the log probability of the label"
-    probs, y = checked(probs, y)
-    return probs.gather(1, y[:,None]).clamp(min=FLOOR).reciprocal().log().mean().item()
+    p, label = checked(probs, y)
+    return p.gather(1, label[:,None]).clamp(min=FLOOR).reciprocal().log().mean().item()
 
 # %% ../nbs/300_metrics.ipynb #eb5535bb
 def reliability(probs:Tensor|list, # (N,K)
@@ -87,8 +87,8 @@ def brier(probs:Tensor|list, # (N,K)
           y:Tensor|list, # (N,) int
          ) -> float: # in [0,2], 0 at best
     "Squared distance between the probabilities and the one-hot label"
-    probs, y = checked(probs, y)
-    return ((probs**2).sum(1) - 2*probs.gather(1, y[:,None]).squeeze(1) + 1).mean().item()
+    p, label = checked(probs, y)
+    return ((p**2).sum(1) - 2*p.gather(1, label[:,None]).squeeze(1) + 1).mean().item()
 
 # %% ../nbs/300_metrics.ipynb #5342febf
 def entropy(probs:Tensor|list, # (N,K)

@@ -10,7 +10,7 @@ __all__ = ['MODELS', 'Model', 'predictor', 'logits', 'pick', 'of_network', 'mode
 import warnings
 from functools import lru_cache
 from math import log, pi
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -120,7 +120,7 @@ def laplace_of(m:Model, rows:Rows, theta:Tensor, sd:float=1., steps:int=100) -> 
     return Gaussian(here, V/v.clamp(min=1e-12*v.max())@V.T)
 
 # %% ../nbs/840_models.ipynb #1a0e399f
-def checked_rows(m:Model, rows:Rows, names=(), label:str='y') -> Rows: # names: of the columns of x; label: of y
+def checked_rows(m:Model, rows:Rows, names:Sequence=(), label:str='y') -> Rows: # names: of the columns of x; label: of y
     "Rows that a model can be asked about, or one sentence, which counts rows from 1"
     x, y, w = rows
     called = lambda i: repr(names[i]) if names else str(i)

@@ -39,7 +39,7 @@ class Network(NamedTuple):
     stats:Callable # `(theta, x) -> {name: buffer}` of the normalisation layers; `{}` where there are none
     shapes:dict={} # parameter's name to its shape, in the order of theta
     build:Callable=None # `() -> nn.Module`
-    features:Callable=None # `(theta, x) -> [output of each block, ..., what the classifier sees (B,d)]`; None where layers are in no row
+    features:Callable|None=None # `(theta, x) -> [output of each block, ..., what the classifier sees (B,d)]`; None: layers in no row
     many:bool=True # whether `vmap` can run it for several thetas at once
 
 # %% ../nbs/130_networks.ipynb #c8dbf8ad
@@ -173,7 +173,7 @@ def vectorises(apply:Callable, init:Callable, shape:tuple) -> bool: # `(theta, x
     except RuntimeError: return False
     return True
 
-def together(net:Network, device='cpu') -> bool:
+def together(net:Network, device:str|torch.device='cpu') -> bool:
     "Whether several networks are better trained at once: where it is possible, and small ones or a GPU"
     return net.many and (torch.device(device).type!='cpu' or net.P < 30_000)
 
@@ -308,7 +308,7 @@ def alexnet(shape:tuple, K:int) -> nn.Module:
         *conv(192, 256, 3, 1), *conv(256, 192, 3, 1), *conv(192, 192, 3, 1), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(192*h*w, K))
 
 # %% ../nbs/130_networks.ipynb #ee6e3b27
-def vgg11(shape:tuple, K:int, norm='instance') -> nn.Module:
+def vgg11(shape:tuple, K:int, norm:str='instance') -> nn.Module:
     "VGG-11 for small images"
     norm,(C,H,W) = choose(norm, NORMS, 'norm'),shape
     layers:list = []
@@ -334,7 +334,7 @@ class Residual(nn.Module):
         self.shortcut = nn.Identity() if same else nn.Sequential(nn.Conv2d(C, width, 1, stride, bias=False), norm(width, H, W))
     def forward(self, x:Tensor) -> Tensor: return F.relu(self.body(x) + self.shortcut(x))
 
-def resnet18(shape:tuple, K:int, norm='instance') -> nn.Module:
+def resnet18(shape:tuple, K:int, norm:str='instance') -> nn.Module:
     "ResNet-18 for small images: no pooling at the door, the mean over pixels at the end"
     fits(f'resnet18 with norm={norm}', shape, 9 if norm=='instance' else 1)
     norm,(C,H,W) = choose(norm, NORMS, 'norm'),shape

@@ -39,7 +39,8 @@ def stopwatch(f:Callable, n:int=3, most:float=1.) -> tuple: # (seconds of a call
         f()
         if torch.cuda.is_available(): torch.cuda.synchronize()
         return time.perf_counter() - t
-    first, more = timed(), []
+    first = timed()
+    more:list = []
     while len(more) < n and (sum(more) < most if more else first < 10*most): more.append(timed())
     t = median(more or [first])
     return t, max(0., first - t)
@@ -140,7 +141,7 @@ def decided(data:Data, net:Network, config:dict, own:dict) -> dict: # own: optio
     return dict(size=list(data.shape), net=net.name) | made | {k:config[k] for k in DECIDED if k in config}
 
 # %% ../nbs/930_plan.ipynb #ea757ef4
-def plan(method:str, data='digits', ipc:int=1, device:str='auto', # as in `distill`
+def plan(method:str, data:Any='digits', ipc:int=1, device:str='auto', # as in `distill`
          buffer:str|Path=None, # folder of a trajectory buffer that is there already
          streams:int=None, # draws per step; None: one for each rank
          **options:Any) -> dict: # of the run, as in `distill`

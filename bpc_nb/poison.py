@@ -122,7 +122,7 @@ def poison(data:Data, net:Network,
 
 # %% ../nbs/790_poison.ipynb #4c74e9d2
 def trained(data:Data, net:Network, options:dict={}, # of `experts`
-            device='cpu', progress:bool=True) -> Tensor: # (R,P)
+            device:str='cpu', progress:bool=True) -> Tensor: # (R,P)
     "Networks trained on data, made or reused"
     for k in options: choose(k, OF_EXPERTS, 'option of experts')
     check_all({f'experts: {k}':v for k,v in options.items()}, {f'experts: {k}':p for k,p in OF_EXPERTS.items()})

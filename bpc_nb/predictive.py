@@ -10,7 +10,7 @@ __all__ = ['TABLE3', 'POSTERIORS', 'EVALUATORS', 'average', 'table3_row', 'setti
 # %% ../nbs/320_predictive.ipynb #449aae92
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 import numpy as np
 import torch
@@ -168,7 +168,7 @@ def predictive(coreset:Coreset, # what to judge
                net:str|Network|Callable=None, # a `Network`, a spec or a factory; None: the one that the coreset was made with
                seed:int=0, # of starts and chains
                part:str='test', # 'test', or 'held' for selection
-               device='cpu', progress:bool=False,
+               device:str='cpu', progress:bool=False,
                **given:Any, # settings of the protocol that are to be different
               ) -> dict: # plain values
     "Metrics of the posterior predictive of a coreset"
@@ -189,7 +189,7 @@ def by_posterior(protocol:str, /, # a name in `POSTERIORS`
                  data:Data, net:Network,
                  seed:tuple, # (of the task, what for); on every part and for every coreset the chains have the same draws
                  part:str, # 'test', 'held' or 'train'
-                 runs=range(1), # numbers of the runs
+                 runs:Sequence=range(1), # numbers of the runs
                  tick:Callable=None, # None: no progress is shown
                  **given:Any, # settings of the protocol that are to be different
                 ) -> list: # a row for each run
@@ -248,7 +248,7 @@ def compat_metrics(probs:Tensor, # (D,N,K), of each draw
 # %% ../nbs/320_predictive.ipynb #2dbf52b4
 def compat_kim2022(coreset:Coreset, data:Data,
                    sampler:str='hmc', # or 'a-sghmc'
-                   net:str|Network|Callable=None, seed:int=0, part:str='test', device='cpu', batch:int=128,
+                   net:str|Network|Callable=None, seed:int=0, part:str='test', device:str='cpu', batch:int=128,
                    **given:Any, # entries of `TABLE3` that are to be different
                   ) -> dict: # keys end in `_compat_kim2022`
     "The released evaluator of Kim et al. 2022, for comparison with printed figures alone"

@@ -81,7 +81,7 @@ def board(folder:str|Path, # gets the event files
     try: from torch.utils.tensorboard import SummaryWriter
     except ImportError: raise ValueError("tensorboard: this option needs the package tensorboard; "
                                          "pip install 'bpc_nb[tensorboard]', or leave it out") from None
-    writers = []
+    writers:list = []
     def log(state, row):
         if not writers: writers.append(SummaryWriter(str(folder), purge_step=row['step'])) # a run that goes on replaces what it does again
         writer, p = writers[0], transform.inverse(state.best['x'].cpu()) if 'x' in state.best else None

@@ -77,7 +77,7 @@ class Seen(NamedTuple):
 
 def watched(clock:Clock, out:Path, enough:float, by:str) -> tuple: # ([`Seen`], callback of `distill`)
     "Keep what a run has at every look, and end the run when its seconds are over"
-    seen = []
+    seen:list = []
     def look(state, row):
         spent = clock.read()
         with clock.paused():
@@ -106,7 +106,8 @@ def experts_paid(data:Data, config:dict, device:str, paid:dict) -> tuple: # paid
 
 # %% ../nbs/925_quality.ipynb #524b7373
 def followed(method:str, data:Data, ipc:int, enough:float, # seconds
-             points:int=12, by:str='seconds', seed:int=0, device='cpu', paid:dict={}, **options:Any) -> tuple: # ([`Seen`], what was used)
+             points:int=12, by:str='seconds', seed:int=0, device:str='cpu',
+             paid:dict={}, **options:Any) -> tuple: # ([`Seen`], what was used)
     "Run a method by its recipe until its seconds are over"
     m = registry()[method]
     options = {k:v for k,v in options.items() if k in known_to(m)}
@@ -264,8 +265,8 @@ def peer_work() -> None:
     for m in 'torchvision', 'scipy.ndimage': import_module(m) # what all of them import is not their time
     sys.path.insert(0, job['folder'])
     if not torch.cuda.is_available():
-        Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self
-        Tensor.cpu = lambda self, *_, **__: self.clone()
+        Tensor.cuda = torch.nn.Module.cuda = lambda self, *_, **__: self # type: ignore[method-assign] # no GPU to move to
+        Tensor.cpu = lambda self, *_, **__: self.clone() # type: ignore[method-assign] # as from a GPU, a copy
     (folder/'stand_ins.json').write_text(dumps(put_stand_ins(Path(job['folder']))))
     theirs = import_module('utils')
     theirs.get_dataset, theirs.evaluate_synset = dataset_of(torch.load('data.pt'), theirs.get_dataset), unjudged
@@ -283,7 +284,7 @@ def peer_work() -> None:
 # %% ../nbs/925_quality.ipynb #b630890c
 PEER_PROCESS = 'from bpc_nb.quality import peer_work; peer_work()'
 
-def run_peer(p:Peer, data:Data, ipc:int, enough:float, by:str='seconds', seed:int=0, device='cpu') -> tuple: # ([`Seen`], what was used)
+def run_peer(p:Peer, data:Data, ipc:int, enough:float, by:str='seconds', seed:int=0, device:str='cpu') -> tuple: # ([`Seen`], what was used)
     "Run a published code until its seconds are over"
     scripts = [(s, words_for(p, s, data.name.split()[0], ipc)) for s in p.scripts]
     job = dict(folder=str(p.folder), scripts=scripts, shape=[ipc*data.K, *data.shape], enough=enough, by=by, seed=seed)
@@ -344,7 +345,7 @@ def quality(data:str='digits', # a data set's name, a folder of class folders, a
     judge, said, control = judge_of(D, ipc, net or usual(D.name, 'net'), protocol, runs, seed, device)
     todo = {p.title:partial(run_peer, p, D, ipc, seconds, by, seed, device) for p in peers}
     with empty_cache():
-        paid = {}
+        paid:dict = {}
         todo |= {m:partial(or_why, partial(followed, m, D, ipc, seconds, points, by, seed, device, paid, **set)) for m in names}
         found = {name:run() for name,run in todo.items()}
     judged = {name:judged_rows(name, seen, judge) for name,(seen, _) in found.items()}

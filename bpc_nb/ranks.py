@@ -25,7 +25,7 @@ class Place(NamedTuple):
     "A process among others"
     rank: int = 0
     world: int = 1        # how many there are
-    store: object = None  # where ranks leave notes
+    store: Any = None     # where ranks leave notes
 
     def first(self) -> bool:
         "Whether this rank is the first to ask: of several that fail, one speaks"
@@ -105,7 +105,7 @@ def total(t:Tensor) -> Tensor:
 def once(f:Callable, *args:Any) -> Any:
     "`f(*args)`, called on rank 0: its value, or its error, on all"
     if world()==1: return f(*args)
-    said = [None, None]
+    said:list = [None, None]
     if rank()==0:
         try: said[0] = f(*args)
         except Exception as e: said[1] = e
@@ -119,19 +119,20 @@ def dealt(f:Callable, # `(some of the items) -> a list with a result for each`
          ) -> list:
     "`f(items)`, with the items dealt to the ranks: all results, or the first error, on all"
     if world()==1: return f(items)
-    mine, everyone = share(items), [None]*world()
+    mine = share(items)
+    everyone:list = [None]*world()
     try: out = f(mine) if len(mine) else []
     except Exception as e: out = e
     on_all_ranks(dist.all_gather_object, everyone, out)
-    for e in everyone:
-        if isinstance(e, Exception): raise e
+    for made in everyone:
+        if isinstance(made, Exception): raise made
     return [everyone[i%world()][i//world()] for i in range(len(items))]
 
 # %% ../nbs/030_ranks.ipynb #6fd4d83c
 def same_on_all(options:dict) -> None:
     "One sentence that names the first option in which ranks differ"
     if world()==1: return
-    everyone = [None]*world()
+    everyone:list = [None]*world()
     on_all_ranks(dist.all_gather_object, everyone, options)
     for r,there in enumerate(everyone):
         for k in everyone[0] | there:

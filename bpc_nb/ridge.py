@@ -8,7 +8,7 @@ __all__ = ['LADDER', 'LINKS', 'EVALUATORS', 'definite', 'factor', 'ridge', 'vari
 
 # %% ../nbs/350_ridge.ipynb #8a543a7f
 import math
-from typing import Callable
+from typing import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -129,7 +129,7 @@ def by_ridge(S:Coreset, # what students see
              data:Data, net:Network,
              seed:tuple, # (of the task, what for): where streams begin
              part:str, # 'test', 'held' or 'train'
-             runs=range(5), # numbers of the networks
+             runs:Sequence=range(5), # numbers of the networks
              tick:Callable=None, # `tick(n, of)` tells a bar that n of the `of` steps of a run are done; None: there is none
              protocol:str=None, # how the networks are trained on the coreset first: a name in `PROTOCOLS`; None: not at all
              r:float=None, # ridge, in units of the mean diagonal of the kernel; None: the coreset's own, else by the evidence of its labels
@@ -145,7 +145,7 @@ def by_ridge(S:Coreset, # what students see
     each = [regressed(S, x, data.K, net, theta, r, link) for theta in thetas]
     return [summary(probs, y) | dict(protocol=protocol, link=link, r=r, prior=scale) for probs,r,scale in each]
 
-def by_last_layer(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(5), tick:Callable=None, # as in `by_ridge`
+def by_last_layer(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs:Sequence=range(5), tick:Callable=None, # as in `by_ridge`
                   protocol:str='dc', r:float=None, link:str='gaussian') -> list: # a row for each run
     "The posterior of the last layer of students"
     return by_ridge(S, data, net, seed, part, runs, tick, protocol, r, link)

@@ -38,7 +38,7 @@ def save_state(s:State, path:str|Path) -> None:
     write_atomic(path, lambda tmp: save_file(t, tmp, metadata=dict(state=json.dumps(head))))
 
 def load_state(path:str|Path, like:State=None, # the state that the run began with; None: as the file says, where nothing is carried
-               device='cpu') -> State:
+               device:str|torch.device='cpu') -> State:
     "What `save_state` wrote"
     try:
         with safe_open(path, 'pt') as f: t, head = {k:f.get_tensor(k).to(device) for k in f.keys()}, json.loads(f.metadata()['state'])

@@ -50,10 +50,10 @@ def seconds(f:Callable, device:str) -> float:
 # %% ../nbs/940_scale.ipynb #500b4863
 def time_step(ipc:int=10, # images per class, of ten classes
               L:int=20, # steps of the chain
-              shape=(3,32,32), # of an image
+              shape:tuple=(3,32,32), # of an image
               net:str='convnet', # its spec
               steps:int=5, # that are timed, after one that is not
-              bf16:Format='auto', compile:Format='auto', device='cpu') -> dict:
+              bf16:Format='auto', compile:Format='auto', device:str='cpu') -> dict:
     "Time of an outer step on these ranks"
     for k,v in dict(ipc=ipc, L=L, steps=steps).items(): whole(k, v, 1)
     spec, gen = network(net, tuple(shape), 10), stream(0, 'scale')

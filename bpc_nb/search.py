@@ -39,7 +39,7 @@ def value(cell:dict, k:str) -> Any:
 
 def space(path:str|Path) -> dict: # name of a candidate -> its cells
     "The candidates of a search file"
-    out = {}
+    out:dict = {}
     for c in cells(path): out.setdefault(name_of(c), {})[value(c, 'steps'), c['seed'], c['fold']] = c
     for k in ('data', 'ipc', 'steps', *REPEATS):
         sets = dict.fromkeys(tuple(sorted({value(c, k) for c in of.values()}, key=str)) for of in out.values())
@@ -128,7 +128,7 @@ def search(
     root:str|Path=None, # where data sets are looked for
     runs:str='runs', # folder for unfinished runs, so that they resume; another folder of results has a subfolder of its own there
     minutes:float=None, # stop after so long, and go on with the next call
-    device='auto', progress:bool=True,
+    device:str='auto', progress:bool=True,
 ) -> list: # lines of the last rung, the best first; [] if it is not finished
     "Halve candidates by validation accuracy, rung by rung; what has a line is not run again"
     path, runs, of = Path(results)/'search.jsonl', runs_of(results, runs), space(file)
@@ -181,7 +181,7 @@ def known(r:dict) -> bool:
 
 def rekey(results:str|Path) -> dict: # old name -> new name, of the lines that had another
     "Give all lines of a folder the names of today, and their coresets with them"
-    new = {}
+    new:dict = {}
     for path in line_files(results):
         before = lines(path)
         after = [renamed_line(r) if known(r) else r for r in before]

@@ -83,7 +83,7 @@ def standardised(model:str,
     return Study(model, at(stay), at(out), tuple(names), mean, sd, prior=prior, **facts)
 
 # %% ../nbs/850_study.ipynb #e4cb1fad
-def labels_for(m:Model, a:Any, label:str, own=()) -> tuple: # a: pyarrow's column; own: known classes; labels (N,), their names
+def labels_for(m:Model, a:Any, label:str, own:tuple=()) -> tuple: # a: pyarrow's column; own: known classes; labels (N,), their names
     "Numbers for a model, from a column"
     values = a.to_pylist()
     if m.wants in ('count','number'):

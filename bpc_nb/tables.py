@@ -22,7 +22,7 @@ from .grid import RESULTS, cells, coreset_file, done, file_digest, key, line_fil
 DASH = '–'
 
 def target(name:str, # of a file in `results/targets`
-           results=RESULTS) -> tuple: # (where it is from, text without that)
+           results:str|Path=RESULTS) -> tuple: # (where it is from, text without that)
     "One of the papers' tables, as text"
     path = Path(results)/'targets'/f'{name}.csv'
     if not path.exists(): raise FileNotFoundError(f"results: there is no {path}; "
@@ -30,7 +30,7 @@ def target(name:str, # of a file in `results/targets`
     text = path.read_text().splitlines()
     return ' '.join(l[1:].strip() for l in text if l.startswith('#')), [l for l in text if not l.startswith('#')]
 
-def printed(name:str, results=RESULTS, **where:Any) -> list: # of dicts
+def printed(name:str, results:str|Path=RESULTS, **where:Any) -> list: # of dicts
     "Rows of one of the papers' tables; `where` says what columns must hold"
     return [r for r in csv.DictReader(target(name, results)[1]) if all(r[k]==str(v) for k,v in where.items())]
 
@@ -44,13 +44,13 @@ def markdown(head:Sequence, rows:Iterable) -> str:
     "A table"
     return '\n'.join('| ' + ' | '.join(map(str, r)) + ' |' for r in (head, ['---']*len(head), *rows))
 
-def pivot(rows:list, of:Callable, across:Callable, value=as_printed) -> tuple: # of, across: a row -> its place
+def pivot(rows:list, of:Callable, across:Callable, value:Callable=as_printed) -> tuple: # of, across: a row -> its place
     "Head and rows of a table from a list of dicts"
     cols, at = dict.fromkeys(map(across, rows)), {(of(r), across(r)):value(r) for r in rows}
     return ['', *cols], [[o, *(at.get((o, c), DASH) for c in cols)] for o in dict.fromkeys(map(of, rows))]
 
 # %% ../nbs/960_tables.ipynb #3e8cb5be
-def measured(results=RESULTS) -> list: # of dicts
+def measured(results:str|Path=RESULTS) -> list: # of dicts
     "The lines of all grids that students evaluated, with the network of a data set's recipe, or that most lines of its size have"
     rows = [r for r in done(results).values() if 'config' in r and of_students(r)]
     def net_of(data, ipc):
@@ -63,7 +63,7 @@ def label(r:dict) -> str: # of a grid or of `transfer.jsonl`
     "What a line's method is called in tables"
     return r['method'] if r['method']!=DEFAULT else 'CD' if r.get('L', r.get('config', {}).get('L')) else 'L=0'
 
-def percent(rows:list|None, key='accuracy_runs') -> str:
+def percent(rows:list|None, key:str='accuracy_runs') -> str:
     "Mean and deviation over all students of some lines"
     if not rows: return DASH
     a = [100*v for r in rows for v in r[key]]
@@ -102,7 +102,7 @@ def row_name(r:dict) -> str:
 def grouped(rows:list) -> list: # of {label: lines}, one for each data set, ipc, protocol and kind
     "What belongs together: contrastive divergence and its controls from one start, each as it did best on held-out images"
     options = lambda r: json.dumps(spelled(r['config'], r['data']), sort_keys=True)
-    groups = {}
+    groups:dict = {}
     for r in (r for r in rows if label(r) in WITH_CONTROLS):
         place = groups.setdefault((r['data'], r['ipc'], r['protocol'], marks(r)), {}).setdefault(r['config'].get('start', 'real'), {})
         place.setdefault(label(r), {}).setdefault(options(r), []).append(r)
@@ -114,16 +114,16 @@ def grouped(rows:list) -> list: # of {label: lines}, one for each data set, ipc,
     return [max(some, key=rank) for at in sorted(groups, key=first) if (some := of(at))]
 
 # %% ../nbs/960_tables.ipynb #d2b8be44
-def whole_sets(results=RESULTS) -> dict: # name of a data set -> [lines that differ in fold and seed]
+def whole_sets(results:str|Path=RESULTS) -> dict: # name of a data set -> [lines that differ in fold and seed]
     "Students of all training images, the best first"
-    groups = {name:{} for name in OF.values()}
+    groups:dict = {name:{} for name in OF.values()}
     for r in done(results).values():
         if 'n_train' in r:
             groups.setdefault(r['data'].split()[0], {}).setdefault((r['data'], r['net'], r['protocol'], r['epochs']), []).append(r)
     accuracy = lambda g: mean(v for r in g for v in r['accuracy_runs'])
     return {name:sorted(of.values(), key=accuracy, reverse=True) for name,of in groups.items()}
 
-def searched(results=RESULTS) -> dict: # (data, images per class, who selects, label) -> its best validation accuracy in a search
+def searched(results:str|Path=RESULTS) -> dict: # (data, images per class, who selects, label) -> its best validation accuracy in a search
     "What was searched for"
     out:dict = {}
     for r in lines(Path(results)/'search.jsonl'):
@@ -139,13 +139,13 @@ def control(rows:list|None, best:dict={}) -> str: # best: of `searched`
     found = best.get(at, 1) <= start + .002
     return f"{percent(rows)} ({'start, none better was found' if found else 'start, not tuned'})"
 
-def homes(results=RESULTS) -> dict: # key of a line -> its grid, `papers/digits`
+def homes(results:str|Path=RESULTS) -> dict: # key of a line -> its grid, `papers/digits`
     "Where lines are from"
     return {r['key']:p.relative_to(results).with_suffix('').as_posix() for p in line_files(results) for r in lines(p) if 'key' in r}
 
 def again(rows:list, home:dict) -> str: # home: of `homes`
     "The commands that run the cells of some lines once more"
-    by = {}
+    by:dict = {}
     for r in rows: by.setdefault(home[r['key']], []).append(r['key'][:6])
     return ' and '.join(f"`bpc grid results/{name}.toml --only {','.join(keys)} --results again`" for name,keys in by.items()) or DASH
 
@@ -163,7 +163,7 @@ def ours(g:dict, # {label: lines}
 
 HEAD = ['ours', 'ours, 8 bit', 'random real', 'all images', 'positive-only', 'L=0', 'our students', 'command']
 
-def results_table(results=RESULTS) -> tuple: # (head, rows)
+def results_table(results:str|Path=RESULTS) -> tuple: # (head, rows)
     "All that the grids have measured"
     of = whole_sets(results), homes(results), searched(results)
     return ['data', 'images per class', *HEAD], [[row_name(g['CD'][0]), g['CD'][0]['ipc'], *ours(g, *of)]
@@ -172,7 +172,7 @@ def results_table(results=RESULTS) -> tuple: # (head, rows)
 # %% ../nbs/960_tables.ipynb #tabfront2
 FRONT = ('digits', 1), ('mnist', 1), ('mnist', 10), ('cifar10', 1), ('cifar10', 10)
 
-def front_table(results=RESULTS) -> tuple: # (head, rows)
+def front_table(results:str|Path=RESULTS) -> tuple: # (head, rows)
     "The first rows of the book"
     every, home = whole_sets(results), homes(results)
     rows = {(g['CD'][0]['data'].split()[0], g['CD'][0]['ipc']):g for g in grouped(measured(results))[::-1]
@@ -185,7 +185,7 @@ def front_table(results=RESULTS) -> tuple: # (head, rows)
         row(at, rows[at]) for at in FRONT if at in rows]
 
 # %% ../nbs/960_tables.ipynb #c159b335
-def table1(results=RESULTS) -> tuple: # (head, rows)
+def table1(results:str|Path=RESULTS) -> tuple: # (head, rows)
     "Table 1 of the paper for MNIST and CIFAR-10, beside ours"
     mine, of, rows = grouped(measured(results)), (whole_sets(results), homes(results), searched(results)), []
     for r in (r for r in printed('bpc_cd_table1', results, method='ours') if r['dataset'] in OF):
@@ -195,7 +195,7 @@ def table1(results=RESULTS) -> tuple: # (head, rows)
     return ['data', 'images per class', 'paper', 'less five', *HEAD], rows
 
 # %% ../nbs/960_tables.ipynb #8ddbe82c
-def whole_table(results=RESULTS) -> tuple: # (head, rows)
+def whole_table(results:str|Path=RESULTS) -> tuple: # (head, rows)
     "Students of the whole data set, beside Table 1 of the paper"
     theirs = {OF.get(r['dataset']):r for r in printed('bpc_cd_table1', results, method='whole')}
     def row(name, g): # g: lines that differ in fold and seed
@@ -217,15 +217,16 @@ def latest(rows:list) -> list: # rows: lines that ask for the same, but for fold
 
 AS = {'bpc-fkl-sghmc':'fkl', 'bpc-fkl-hmc':'fkl', 'bpc-rkl':'rkl', 'bpc-w':'wasserstein'} # the paper's names, and ours
 
-def baselines(results=RESULTS,
+def baselines(results:str|Path=RESULTS,
               methods:Collection=None, # names; None: all but contrastive divergence, its controls and variants
              ) -> tuple: # (head, rows)
     "Other methods beside Table 1 of the paper"
-    groups, home = {}, homes(results)
+    groups:dict = {}
+    home = homes(results)
     for r in measured(results):
         if r['method'] in methods if methods else r['method'].partition('-')[0] not in (DEFAULT,'positive'):
             groups.setdefault((r['data'], r['ipc'], variant(r), r['protocol']), []).append(r)
-    theirs = {}
+    theirs:dict = {}
     for r in printed('bpc_cd_table1', results):
         theirs.setdefault((OF.get(r['dataset']), r['ipc'], AS.get(r['method'], r['method'].replace('+', '-'))), []).append(as_printed(r))
     groups = {k:latest(g) for k,g in groups.items()}
@@ -237,7 +238,7 @@ def baselines(results=RESULTS,
 # %% ../nbs/960_tables.ipynb #2b943c26
 NETS = dict(ConvNet='convnet', ResNet='resnet18', VGG='vgg11', AlexNet='alexnet', MLP='mlp') # the paper's names
 
-def table3(data='cifar10', ipc=10, results=RESULTS) -> tuple: # (head, rows)
+def table3(data:str='cifar10', ipc:int=10, results:str|Path=RESULTS) -> tuple: # (head, rows)
     "Table 3 of the paper: students of other architectures; its figures are for CIFAR-10, ten images per class"
     tested = [r for r in done(results).values() if 'made_with' in r] + measured(results)
     lines = [r for r in tested if (r['ipc'], r['data'].split()[0], label(r))==(ipc, data, 'CD')
@@ -267,11 +268,11 @@ def table3(data='cifar10', ipc=10, results=RESULTS) -> tuple: # (head, rows)
 LOSS_NAMES = dict(cross_entropy='cross-entropy', focal='focal', margin='margin')
 
 def table4(ipc:int|None=None, # of ours; None: the paper's
-           results=RESULTS,
-           data='digits', # or 'cifar10', one image per class
+           results:str|Path=RESULTS,
+           data:str='digits', # or 'cifar10', one image per class
           ) -> tuple: # (head, rows)
     "Table 4 of the paper: loss of the experts against energy of the coreset, on the folds that all entries have"
-    if ipc is None: at = {(r['row_loss'], r['column_loss']):as_printed(r) for r in printed('bpc_cd_table4_cross_loss', results)}
+    if ipc is None: at:dict = {(r['row_loss'], r['column_loss']):as_printed(r) for r in printed('bpc_cd_table4_cross_loss', results)}
     else:
         have, at = done(results), {}
         for c in cells(Path(results)/'papers'/dict(digits='losses.toml', cifar10='table4.toml')[data]):
@@ -282,7 +283,7 @@ def table4(ipc:int|None=None, # of ours; None: the paper's
     return ['', *LOSS_NAMES.values()], [[n, *(at.get((a, b), DASH) for b in LOSS_NAMES)] for a,n in LOSS_NAMES.items()]
 
 # %% ../nbs/960_tables.ipynb #93567f92
-def all_tables(results=RESULTS) -> dict: # title -> (head, rows)
+def all_tables(results:str|Path=RESULTS) -> dict: # title -> (head, rows)
     "Every table of this chapter"
     results = Path(results)
     return {'Table 1: MNIST and CIFAR-10, test accuracy in percent (less five: the first release of that code adds five points)':

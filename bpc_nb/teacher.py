@@ -59,7 +59,7 @@ def averaged(experts:Any) -> Tensor: # a buffer, or what stands in for one -> (P
     E = experts.index['epochs']
     return torch.stack([experts.read(experts.complete[0], e) for e in range(E - E//4, E + 1)]).mean(0)
 
-def teacher_in(experts:Any, data:Data, net:Network, device='cpu') -> Teacher: # experts: as in `averaged`
+def teacher_in(experts:Any, data:Data, net:Network, device:str|torch.device='cpu') -> Teacher: # experts: as in `averaged`
     "The teacher that an expert is"
     theta = averaged(experts).to(device)
     x = data.train.x[torch.randperm(len(data.train.x), generator=stream(0, 'statistics'))[:SEEN]].to(device)
@@ -70,7 +70,7 @@ def training_of(name:str) -> dict: # of the data set
     return TRAINED | SHORTER.get(name.split()[0], {})
 
 def squeezed(data:Data, net:Network, options:dict={}, # of its training, as `experts` takes them
-             device='cpu', progress:bool=False) -> Teacher:
+             device:str|torch.device='cpu', progress:bool=False) -> Teacher:
     "The data's teacher, made or reused"
     if not isinstance(options, dict):
         raise ValueError(f"teacher: found {options!r}; expected options of its training, such as {{'epochs': 4}}")
@@ -227,7 +227,7 @@ def learners(lesson:Lesson, S:Coreset, net:Network, seed:tuple, runs:Sequence, l
     return state.theta
 
 # %% ../nbs/800_squeeze.ipynb #8000a023
-def by_teacher(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(3), tick:Callable=None, # as in `by_students`
+def by_teacher(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs:Sequence=range(3), tick:Callable=None, # as in `by_students`
                epochs:int=300, # passes of a student over the coreset; a tenth of the rate after half of them
                lr:float=.002, # of Adam
                batch:int=50, # images that are mixed with each other

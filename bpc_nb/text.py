@@ -100,7 +100,7 @@ def read_text(source:str|Path, root:str|Path=None, label:str=None, text:str=None
     files = text_files(source, root)
     if not files: raise ValueError(f"source: expected train.tsv, and perhaps dev.tsv and test.tsv, in {source}")
     found = {part:sentences_in(f, label or 'label', text or 'text') for part,f in files.items()}
-    words, y = (sum((found[p][i] for p in ROLES if p in found), []) for i in (0, 1))
+    words, y = ([v for p in ROLES if p in found for v in found[p][i]] for i in (0, 1))
     return Sentences(words, y, len(found['train'][1]), len(found['dev'][1]) if 'dev' in found else 0)
 
 # %% ../nbs/107_text.ipynb #6202d09b

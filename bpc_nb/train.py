@@ -42,7 +42,7 @@ def sgd(E:Callable, # `(theta, coreset) -> scalar`
         return Trained(s.theta - lr*v, v)
     return Algorithm(lambda theta: Trained(theta, torch.zeros_like(theta)), step)
 
-def adam_step(x:Tensor, moments:Tensor, g:Tensor, lr:float, i:float, momentum=.5) -> tuple:
+def adam_step(x:Tensor, moments:Tensor, g:Tensor, lr:float, i:float, momentum:float=.5) -> tuple:
     "Adam with beta1 = momentum, beta2 = 0.999; i: steps that were taken before"
     m, v = momentum*moments[0] + (1-momentum)*g, .999*moments[1] + .001*g**2
     return x - lr*(m/(1-momentum**(i+1)))/((v/(1-.999**(i+1))).sqrt() + 1e-8), torch.stack([m, v])

@@ -39,13 +39,13 @@ def use_on_card(S:Coreset) -> dict: # empty: equal weights, steps as a protocol 
                  steps=S.steps is not None and f'{len(S.steps)} epochs of {S.steps.shape[1]}, {of(S.steps)}')
     return {k:v for k,v in every.items() if v}
 
-def audit_of(sha256:str, results=RESULTS) -> dict: # empty: none was made
+def audit_of(sha256:str, results:str|Path=RESULTS) -> dict: # empty: none was made
     "The audit of a file, by its checksum"
     return next((dict(audit=r['audit']) for r in found('audits', results) if r['sha256']==sha256), {})
 
 def card_of(line:dict, # of a grid
             path:str|Path, # of its coreset
-            results=RESULTS) -> dict:
+            results:str|Path=RESULTS) -> dict:
     "What to know of a coreset, from its line and its file"
     S = Coreset.load(path)
     name, use = line['data'].split()[0], use_on_card(S)
@@ -111,10 +111,11 @@ def described(card:dict) -> str:
 # %% ../nbs/965_zoo.ipynb #4a4f67e4
 HERE = Path(__file__).resolve().parent/'coresets' if '__file__' in globals() else Path('../bpc_nb/coresets')
 
-def best(results=RESULTS) -> dict: # (name, ipc) -> (line, file)
+def best(results:str|Path=RESULTS) -> dict: # (name, ipc) -> (line, file)
     "The stored coresets that did best on held-out images, first those that were learned as 8-bit files keep them"
     # accuracies of different students are not compared, the first protocol counts; and what ships is an 8-bit file to many
-    out, rank = {}, lambda r: (-[*PROTOCOLS, 'own steps'].index(r['protocol']), r['config'].get('pixels')=='8bit', r['held_out'])
+    out:dict = {}
+    rank = lambda r: (-[*PROTOCOLS, 'own steps'].index(r['protocol']), r['config'].get('pixels')=='8bit', r['held_out'])
     for r in done(results).values():
         at = (r['data'].split()[0], r['ipc']) if 'config' in r and of_students(r) else None
         if r.get('zca'): continue # whitened images are lost in 8-bit pixels, and a file does not hold the matrix
@@ -122,7 +123,7 @@ def best(results=RESULTS) -> dict: # (name, ipc) -> (line, file)
             out[at] = r, path
     return out
 
-def update(results=RESULTS, folder=HERE) -> list: # names of files
+def update(results:str|Path=RESULTS, folder:str|Path=HERE) -> list: # names of files
     "Copy the best coresets of `results/` into the package and write their cards"
     chosen = best(results)
     if not chosen:
@@ -134,12 +135,12 @@ def update(results=RESULTS, folder=HERE) -> list: # names of files
     return sorted(f'{name}-{ipc}' for name,ipc in chosen)
 
 # %% ../nbs/965_zoo.ipynb #33dcd8af
-def catalogue(folder=HERE) -> dict: # (name, ipc) -> card
+def catalogue(folder:str|Path=HERE) -> dict: # (name, ipc) -> card
     "The cards of all coresets in the package"
     cards = [json.loads(p.read_text()) for p in sorted(Path(folder).glob('*.json'))]
     return {(c['name'], c['ipc']):c for c in sorted(cards, key=lambda c: (c['name'], c['ipc']))}
 
-def card(name:str='digits', ipc:int=1, folder=HERE) -> dict:
+def card(name:str='digits', ipc:int=1, folder:str|Path=HERE) -> dict:
     "The card of one of them, or one sentence"
     cards = catalogue(folder)
     choose(name, [*dict.fromkeys(n for n,_ in cards)], 'name')
@@ -147,7 +148,7 @@ def card(name:str='digits', ipc:int=1, folder=HERE) -> dict:
 
 def load_coreset(name:str='digits', # of the data it was learned from
                  ipc:int=1, # images per class
-                 folder=HERE) -> Coreset: # its card in `meta['card']`
+                 folder:str|Path=HERE) -> Coreset: # its card in `meta['card']`
     "A coreset that comes with the package"
     about, path = card(name, ipc, folder), Path(folder)/f'{name}-{ipc}.safetensors'
     S = Coreset.load(path)

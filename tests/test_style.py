@@ -50,16 +50,14 @@ def test_a_public_name_means_one_thing():
 
 
 def untyped(source):
-    "Public functions of a module with a parameter that has neither a type nor a default that shows one, or without a return type"
+    "Public functions of a module that lack the type of a parameter or of what they return"
     body = ast.parse(source).body
     made = [(n, '') for n in body if isinstance(n, ast.FunctionDef)]
     made += [(m, n.name + '.') for n in body if isinstance(n, ast.ClassDef) for m in n.body if isinstance(m, ast.FunctionDef)]
     for f, of in made:
         if f.name.startswith('_'): continue
-        a, positional = f.args, f.args.posonlyargs + f.args.args
-        defaults = {p.arg: v for ps, vs in ((positional[::-1], a.defaults[::-1]), (a.kwonlyargs, a.kw_defaults)) for p, v in zip(ps, vs)}
-        shows = lambda p: not isinstance(v := defaults.get(p.arg), (ast.Constant, type(None))) or getattr(v, 'value', None) is not None
-        bare = [p.arg for p in positional + a.kwonlyargs if not (p.annotation or p.arg in ('self', 'cls') or shows(p))]
+        a = f.args
+        bare = [p.arg for p in a.posonlyargs + a.args + a.kwonlyargs if not (p.annotation or p.arg in ('self', 'cls'))]
         bare += [p.arg for p in (a.vararg, a.kwarg) if p and p.arg != '_' and not p.annotation]
         if bare or f.returns is None: yield f'{of}{f.name}', bare
 
@@ -70,9 +68,9 @@ def test_public_functions_are_typed():
 
 
 def test_what_has_no_type_is_seen():
-    assert [*untyped('def f(a:int, b=1, *, c:str=None, **_) -> int: pass\nclass A:\n    def _g(self, x): pass\n    def __len__(self): pass')] == []
-    assert [*untyped('def f(a, b=None, *c) -> int: pass\ndef g(a:int): pass')] == [('f', ['a', 'b', 'c']), ('g', [])]
-    assert [*untyped('class A:\n    def g(self, *, x=None, y=(), **o) -> None: pass')] == [('A.g', ['x', 'o'])]
+    assert [*untyped('def f(a:int, b:int=1, *, c:str=None, **_) -> int: pass\nclass A:\n    def _g(self, x): pass\n    def __len__(self): pass')] == []
+    assert [*untyped('def f(a, b=None, *c) -> int: pass\ndef g(a:int, b=1): pass\ndef h(a:int): pass')] == [('f', ['a', 'b', 'c']), ('g', ['b']), ('h', [])]
+    assert [*untyped('class A:\n    def g(self, *, x=None, y=(), **o) -> None: pass')] == [('A.g', ['x', 'y', 'o'])]
 
 
 def cell(*lines): return dict(cell_type='code', source='\n'.join(lines))

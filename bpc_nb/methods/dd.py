@@ -7,7 +7,7 @@ __all__ = ['EVALUATORS', 'RECIPES', 'METHODS', 'first_weights', 'loss_through', 
            'scheduled', 'dd', 'altered', 'by_neighbours']
 
 # %% ../../nbs/750_dd.ipynb #f5a82e9a
-from typing import Callable
+from typing import Callable, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -116,7 +116,8 @@ def altered(S:Coreset) -> dict: # what was changed -> coreset
 # %% ../../nbs/750_dd.ipynb #1dce0b9d
 @torch.no_grad()
 def by_neighbours(S:Coreset, # what is seen
-                  data:Data, net:Network, seed:tuple, part:str, runs=range(1), tick:Callable=None, # as in `by_ridge`; nothing is trained
+                  data:Data, net:Network, seed:tuple, part:str, runs:Sequence=range(1), # as in `by_ridge`
+                  tick:Callable=None, # nothing is trained
                   k:int=1, # neighbours that vote
                  ) -> list: # a row for each run
     "The labels of the nearest examples"

@@ -39,7 +39,7 @@ def fkl(task:Task, # energy and experts
     return loss
 
 # %% ../../nbs/430_fkl.ipynb #e6b8d910
-TABLE2 = { # ipc -> start epochs, L, alpha, as the table has them for all three divergences
+TABLE2:dict = { # ipc -> start epochs, L, alpha, as the table has them for all three divergences
     1: dict(steps=5000, k_max=3, L=50, alpha=.02), 10: dict(steps=5000, k_max=21, L=30, alpha=.06),
     20: dict(steps=5000, k_max=31, L=30, alpha=.06)}
 RECIPES = {

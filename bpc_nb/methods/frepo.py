@@ -96,7 +96,7 @@ def frepo(task:Task, # network and data
     return Learner(loss, of_targets(lr_targets), carry, lambda S, gen: with_targets(S, data.K))
 
 # %% ../../nbs/720_frepo.ipynb #57050d58
-RECIPES = {
+RECIPES:dict = {
     (None, None): dict(optimiser='adam', lr=.01, momentum=.9, average=0., steps=2000, every=200, select_evaluator='last-layer',
                        select_runs=2),
     ('digits', None): dict(net='convnet:width=64,depth=2', real=256),

@@ -8,7 +8,7 @@ __all__ = ['EVALUATORS', 'LEARNT', 'RECIPES', 'METHODS', 'ntk', 'kernel_ridge', 
 
 # %% ../../nbs/710_kip.ipynb #10d87322
 import math
-from typing import Annotated, Callable
+from typing import Annotated, Callable, Sequence
 
 import torch
 from torch import Generator, Tensor
@@ -60,7 +60,7 @@ def ntk_own(a:Tensor, depth:int=1, bias:float=.1) -> Tensor: # as in `ntk` -> (n
     return (depth + 1)*q + bias**2*depth*(depth + 1)/2
 
 @torch.no_grad()
-def by_kernel(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(1), tick:Callable=None, # as in `by_ridge`
+def by_kernel(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs:Sequence=range(1), tick:Callable=None, # as in `by_ridge`
               depth:int=None, # hidden layers; None: the coreset's own, or 1
               r:float=None, # ridge, in units of the mean diagonal; None: the coreset's own, or 1e-6
               link:str='gaussian', # from mean and variance to probabilities: a name in `LINKS`

@@ -59,7 +59,7 @@ def mnemonics(task:Task, # network, data and experts
     return by_loss(dict(bilevel=bilevel, means=means)[way])
 
 # %% ../../nbs/872_mnemonics.ipynb #8b56a62a
-RECIPES = { # first guesses: none has been searched for
+RECIPES:dict = { # first guesses: none has been searched for
     (None, None): dict(start='herding', optimiser='adam', lr=.01, momentum=.9, average=0., steps=300, every=50),
     ('digits', None): dict(net='convnet:width=64,depth=2', experts=dict(n=10)), # as `cd`
     **{(data, None): dict(select_runs=1, select_protocol='dc', T=5, experts=dict(n=2, epochs=5, batch=128))

@@ -58,7 +58,7 @@ def rkl(task:Task, # energy, summed loss, data, and experts to start from
     return loss
 
 # %% ../../nbs/440_rkl.ipynb #42bf1952
-RECIPES = {
+RECIPES:dict = {
     ('digits', None): dict(net='convnet:width=64,depth=2', L=10, alpha=.08, experts=dict(n=10), # as `cd`
                            width=.1, lr=.01),          # a width of 0.01 learns more slowly at any rate that does no harm
     ('digits', 1): dict(steps=600),

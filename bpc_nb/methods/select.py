@@ -121,13 +121,13 @@ def centred(f:Tensor, m:int, first:int=None) -> Tensor: # (n,D) -> (m,); first: 
     f = f - f.mean(0)
     own, column = (f*f).sum(1), columns(linear, f, m)
     apart = lambda i: (own + own[i] - 2*column(i)).clamp(0) # squared distances
-    i = own.argmin().item() if first is None else first
+    i = int(own.argmin()) if first is None else first
     chosen, far = [], torch.full_like(own, float('inf'))
     for _ in range(m):
         chosen.append(i)
         far = torch.minimum(far, apart(i))
         far[i] = -1. # also where another image is the same
-        i = far.argmax().item()
+        i = int(far.argmax())
     return torch.tensor(chosen)
 
 # %% ../../nbs/500_select.ipynb #cd64f43b

@@ -42,8 +42,9 @@ def in_turn(n:int, K:int, block:int=500) -> list: # n examples, class by class -
 
 def kept_for(loss:Callable, x:Tensor) -> float: # loss: `x -> scalar` -> MB
     "What autograd keeps for the gradient of a batch"
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t): loss(x.requires_grad_())
+    kept:list = []
+    def keep(t): kept.append(t.nbytes); return t
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t): loss(x.requires_grad_())
     return sum(kept)/1e6
 
 def block_fits(loss:Callable, x:Tensor, block:int, free:float) -> None: # x: an example (1,C,H,W); MB

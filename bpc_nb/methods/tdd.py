@@ -6,7 +6,7 @@
 __all__ = ['RECIPES', 'EVALUATORS', 'METHODS', 'tdd', 'as_words', 'off_words', 'bags', 'discriminant', 'by_bags']
 
 # %% ../../nbs/770_words.ipynb #0255a874
-from typing import Callable
+from typing import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -69,7 +69,7 @@ def discriminant(f:Tensor, y:Tensor) -> Callable: # (M,D), labels (M,K) of any k
 
 @torch.no_grad()
 def by_bags(S:Coreset, # what is seen
-            data:Data, net:Network, seed:tuple, part:str, runs=range(1), tick:Callable=None, # nothing is trained
+            data:Data, net:Network, seed:tuple, part:str, runs:Sequence=range(1), tick:Callable=None, # nothing is trained
             k:Natural=0, # neighbours that vote; 0: the nearest mean of a class
            ) -> list: # a row for each run
     "Bags of words: the nearest class, or the labels of the nearest sentences"

@@ -8,7 +8,7 @@ __all__ = ['EVALUATORS', 'RECIPES', 'METHODS', 'LastLayer', 'last_layer_posterio
 
 # %% ../../nbs/730_vbpc.ipynb #635d00f7
 import math
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -79,7 +79,7 @@ def vbpc_loss(features:Callable, # `(theta, x) -> (B,D)`
 
 # %% ../../nbs/730_vbpc.ipynb #a4d3b0a4
 @torch.no_grad()
-def by_vbpc(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(3), tick:Callable=None, # as in `by_ridge`
+def by_vbpc(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs:Sequence=range(3), tick:Callable=None, # as in `by_ridge`
             protocol:str='dc', # how students are trained: a name in `PROTOCOLS`; None: not at all
             rho:float=None, gamma:float=None, # of prior and targets; None: the coreset's own, or 1 and 100
            ) -> list: # a row for each run
@@ -98,7 +98,7 @@ def by_vbpc(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(
     with torch.enable_grad(): thetas = students(S, net, runs, seed=seed, tick=tick and (lambda n: tick(n, o['epochs'])), **o)
     return [row(t) for t in thetas]
 
-def by_vbpc_untrained(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs=range(3), tick:Callable=None, # as in `by_vbpc`
+def by_vbpc_untrained(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs:Sequence=range(3), tick:Callable=None, # as in `by_vbpc`
                       rho:float=None, gamma:float=None) -> list: # a row for each run
     "The same on the features of networks that nothing has trained"
     return by_vbpc(S, data, net, seed, part, runs, tick, None, rho, gamma)
@@ -125,7 +125,7 @@ def vbpc(task:Task, # network and data
     return Learner(loss, of_targets(lr_targets), carry, lambda S, gen: with_targets(S, data.K))
 
 # %% ../../nbs/730_vbpc.ipynb #dda0ce76
-RECIPES = {
+RECIPES:dict = {
     (None, None): dict(optimiser='adam', lr=.01, momentum=.9, average=0., steps=2000, every=200, select_evaluator='vbpc',
                        select_runs=2),
     **{(data, None): dict(net='convnet:width=64', real=256, pool=0, average=.99, steps=3000, every=300, lr_targets=.05,

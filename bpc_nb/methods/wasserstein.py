@@ -23,7 +23,7 @@ from ..unroll import descent, path
 
 # %% ../../nbs/450_wasserstein.ipynb #5275cf90
 def w2(mean:Tensor, mean_pos:Tensor, # (P,)
-       sd=torch.tensor(0.), sd_pos=torch.tensor(0.), # standard deviations (P,); equal ones drop out
+       sd:Tensor=torch.tensor(0.), sd_pos:Tensor=torch.tensor(0.), # standard deviations (P,); equal ones drop out
       ) -> Tensor: # scalar
     "Squared Wasserstein distance of two Gaussians with diagonal covariances (Eq. 15)"
     return ((mean - mean_pos)**2).sum() + ((sd - sd_pos)**2).sum()
@@ -67,7 +67,7 @@ def wasserstein(task:Task, # energy and experts
                    log_alpha=Leaf(lambda S: torch.tensor([log(alpha)]).to(S.x), None, each=False, lr=alpha_lr))
 
 # %% ../../nbs/450_wasserstein.ipynb #0cca71f0
-RECIPES = {
+RECIPES:dict = {
     ('digits', None): dict(net='convnet:width=64,depth=2', L=10, alpha=.08, experts=dict(n=10)), # as `cd`
     ('digits', 1): dict(steps=600, lr=20., T=2),
     ('digits', 10): dict(steps=400, lr=20., T=1, k_max=5),

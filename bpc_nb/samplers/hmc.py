@@ -48,7 +48,7 @@ def leapfrog(
     r:Tensor, # momenta (R,P)
     eps:float|Tensor, # step size, a number or (R,1)
     n:int, # number of steps
-    mass=1., # a number, or one for each parameter (P,)
+    mass:float|Tensor=1., # a number, or one for each parameter (P,)
 ) -> tuple: # `(point, r)` at the end; one gradient a step
     "Fly for a time of `n*eps` at almost constant H"
     for _ in range(n):
@@ -58,7 +58,7 @@ def leapfrog(
     return point, r
 
 # %% ../../nbs/230_hmc.ipynb #fbb3e4ec
-def kinetic(r:Tensor, mass=1.) -> Tensor: # (R,P), a number or (P,)
+def kinetic(r:Tensor, mass:float|Tensor=1.) -> Tensor: # (R,P), a number or (P,)
     "Energy of the motion, (R,)"
     return (r**2/mass).sum(-1)/2
 
@@ -71,7 +71,7 @@ def uniform(like:Tensor, gen:Generator) -> Tensor:
     "Numbers between 0 and 1"
     return torch.rand(like.shape, generator=gen, device=gen.device, dtype=like.dtype).to(like.device)
 
-def momenta(theta:Tensor, gen:Generator, mass=1., temperature=1.) -> Tensor: # (R,P); as in `hmc`
+def momenta(theta:Tensor, gen:Generator, mass:float|Tensor=1., temperature:float=1.) -> Tensor: # (R,P); as in `hmc`
     "Momenta from exp(-K/temperature)"
     return torch.as_tensor(mass*temperature, dtype=theta.dtype, device=theta.device).sqrt()*normal(theta, gen)
 
@@ -116,7 +116,7 @@ def hmc(
     energy:Callable, # `(theta (P,), ...) -> scalar`, the same at every call; or its `Field`
     eps:float, # step size
     steps:int=10, # of one flight
-    mass=1., # a number, or one for each parameter (P,)
+    mass:float|Tensor=1., # a number, or one for each parameter (P,)
     temperature:float=1., # samples exp(-energy/temperature)
     jitter:float=0., # eps varies by this part of it, from flight to flight
     each:tuple=(), # further arguments of the energy, with a leading R: one for each chain
