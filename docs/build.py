@@ -23,7 +23,7 @@ import cards, lookup
 
 ROOT = Path(__file__).resolve().parents[1]
 NBS, PAGES, HTML, CHANGES, SECONDS, RESULTS = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html', ROOT/'CHANGELOG.md', ROOT/'docs'/'seconds.json', ROOT/'results'
-EXTRA = ROOT/'docs'/'_extra' # files that the site has beside its pages
+EXTRA = ROOT/'docs'/'_extra' # files that the site has beside its pages, Sphinx's html_extra_path
 PARTS = { # file names -> what the part is called in the sidebar, tutorials first
     '99[5-9]*': 'Start here', '0*': 'Words', '1*': 'From examples to an energy', '2*': 'From the energy to samples', '3*': 'Measuring', '4*': 'Pseudo-coresets',
     '5*': 'Choosing', '6*': 'Matching', '7[0-4]*': 'Closed forms', '7[5-9]*': 'Through training', '8[0-3]*': 'Statistics', '8[4-6]*': 'Exact Bayes', '8[7-9]*': 'Uses',
@@ -342,19 +342,22 @@ def write(path, text):
 # --- from pages to a site ------------------------------------------------------------------------------------------------------
 class Links(HTMLParser):
     "What a page points to, and what can be pointed at"
-    def __init__(self): super().__init__(); self.to, self.ids = [], set()
+    def __init__(self): super().__init__(); self.to, self.ids, self.seen, self.twice = [], set(), set(), []
     def handle_starttag(self, tag, attrs):
         a = dict(attrs)
         self.ids |= {a[k] for k in ('id','name') if a.get(k)}
+        if a.get('id') in self.seen: self.twice.append(a['id'])
+        self.seen |= {a['id']} if a.get('id') else set()
         self.to += [(tag, a[k]) for k in ('href','src') if a.get(k)]
 
 def broken(folder) -> list:
-    "Links and images that lead nowhere, and files that would be fetched from elsewhere"
+    "Links and images that lead nowhere, places that are there twice, and files that would be fetched from elsewhere"
     pages = {}
     for p in sorted(Path(folder).rglob('*.html')): pages[p.resolve()] = l = Links(); l.feed(p.read_text(encoding='utf-8'))
     out = []
     for p,l in pages.items():
         for tag,to in l.to:
+        out += [f'{p.name}: the place #{i} is there twice' for i in dict.fromkeys(l.twice)]
             u = urlsplit(to)
             if u.scheme or u.netloc:
                 if tag!='a' and u.scheme!='data' and tag!='link' or tag=='link' and to.endswith('.css'): out.append(f'{p.name}: <{tag}> is fetched from {to}')
@@ -409,7 +412,7 @@ def build(run=False) -> list: # of sentences; none: all is well
     kept.mkdir(parents=True, exist_ok=True)
     warned = kept/'warnings'
     stderr, sys.stderr = sys.stderr, io.StringIO() # said once, below, by chapter and cell
-    try: rc = build_main(['-q', '-W', '--keep-going', '--no-color', '-w', str(warned), '-d', str(kept), '-c', str(ROOT/'docs'), str(PAGES), str(HTML)]); told = sys.stderr.getvalue()
+    try: rc = build_main(['-q', '-W', '--keep-going', '--no-color', '-w', str(warned), '-d', str(kept), '-c', str(ROOT/'docs'), '-D', f'html_extra_path={EXTRA}', str(PAGES), str(HTML)]); told = sys.stderr.getvalue()
     finally: sys.stderr = stderr
     sources = {s:(nbs[s], made[s]) for s in stems}
     said = [located(l, sources) for l in warned.read_text().splitlines() if l.strip()]

@@ -259,7 +259,7 @@ def test_a_warning_of_sphinx_names_the_cell(book):
 
 
 @pytest.mark.parametrize('html, said', [('<a href="b.html">', ''), ('<a href="b.html#here">', ''), ('<a href="https://x.org">', ''), ('<img src="data:image/png;base64,">', ''),
-    ('<a href="c.html">', 'c.html is not there'), ('<a href="b.html#there">', 'no such place'), ('<img src="no.png">', 'no.png is not there'),
+    ('<p id="x"><p id="y">', ''), ('<p id="x"><div id="x">', '#x is there twice'), ('<a href="c.html">', 'c.html is not there'), ('<a href="b.html#there">', 'no such place'), ('<img src="no.png">', 'no.png is not there'),
     ('<img src="https://x.org/a.png">', 'fetched from'), ('<script src="https://cdn/x.js">', 'fetched from'), ('<link href="https://cdn/x.css">', 'fetched from')])
 def test_broken_links_and_missing_images(tmp_path, html, said):
     (tmp_path/'a.html').write_text(html); (tmp_path/'b.html').write_text('<p id="here">')
@@ -274,13 +274,14 @@ def test_what_is_wrong_on_a_page_is_said_with_its_cell(monkeypatch, tmp_path):
     for k in 'nbs', 'results': (tmp_path/k).mkdir()
     (tmp_path/'changes.md').write_text('# Changelog')
     nbformat.write(new_notebook(cells=[new_markdown_cell('# Front\n> Page')]), tmp_path/'nbs'/'index.ipynb')
-    good, bad = [new_markdown_cell('# A chapter'), new_markdown_cell('Fine: $a^2$ and [front](index.ipynb).')], [
+    good, bad = [new_markdown_cell('# A chapter'), new_markdown_cell('Fine: $a^2$ and [front](index.ipynb).\n\n$$a = b \\tag{12}$$'),
+                 new_markdown_cell('(rows)=\n\n| a | b |\n|---|---|\n| 1 | by Eq. 12 |')], [
         new_markdown_cell(t) for t in ('A formula: $\\frac{a}$', 'A link: [gone](99_gone.ipynb)', 'A page: [a](41_a.html)', 'An image: ![gone](gone.png)', 'A place: [gone](#gone)')]
     nbformat.write(new_notebook(cells=good), tmp_path/'nbs'/'41_a.ipynb')
     assert build.build() == []
     nbformat.write(new_notebook(cells=good + bad), tmp_path/'nbs'/'41_a.ipynb')
     said = build.build()
-    for i, c in enumerate(bad, 2): assert any(s.startswith(f'nbs/41_a.ipynb, cell {i} ({c.source[:8]!r}'[:-1]) for s in said), (i, said)
+    for i, c in enumerate(bad, len(good)): assert any(s.startswith(f'nbs/41_a.ipynb, cell {i} ({c.source[:8]!r}'[:-1]) for s in said), (i, said)
     assert len(said) == 5, said
 
 
@@ -304,6 +305,8 @@ def test_chapters_link_to_notebooks():
 
 def test_front_page_shows_the_results_of_today():
     from bpc_nb.tables import front_table, markdown
+    ids = {p.name: re.findall(r'<[^>]* id="([^"]+)"', p.read_text()) for p in (tmp_path/'html').glob('*.html')}
+    assert 'eq-41-a-12' in ids['41_a.html'] and {p: [i for i in {*of} if of.count(i) > 1] for p, of in ids.items()} == {p: [] for p in ids}
     nb = nbformat.read(ROOT/'nbs'/'index.ipynb', 4)
     shown = [o.data['text/markdown'] for c in nb.cells for o in c.get('outputs', ()) if 'text/markdown' in o.get('data', {})]
     assert shown == [markdown(*front_table())], "results/ has changed since the front page was run: run nbs/index.ipynb again"
