@@ -170,9 +170,16 @@ def test_the_page_of_all_results_says_where_other_lines_are(tmp_path):
     (tmp_path/'uses').mkdir(); (tmp_path/'uses'/'rank.jsonl').write_text('{"x": 1}\n{"x": 2}\n')
     (tmp_path/'grid.jsonl').write_text('{"key": "a", "config": {}}\n')
     (tmp_path/'README.md').write_text('| `rank`, `grid` | scripts | [ranking](../nbs/876_rank.ipynb), [audit](../nbs/878_audit.ipynb) |')
-    scripts = lookup.of_scripts(grouped(line('a')), tmp_path, {'878_audit': 'no word of it'})
-    assert scripts == [('uses/rank', 2, [('ranking', '876_rank')])]
-    assert '| `uses/rank` | 2 | [ranking](876_rank.ipynb) |' in lookup.all_results(grouped(line('a')), scripts)
+    of = lambda: lookup.of_scripts(grouped(line('a')), tmp_path, {'878_audit': 'no word of it'})
+    at = [('ranking', '876_rank')]
+    assert of() == [('uses/rank.jsonl', 'measured by: scripts', 2, at)]
+    (tmp_path/'uses'/'rank.py').write_text('"""How well it\nranks. In short.\n\n    python rank.py\n"""')
+    assert of() == [('uses/rank.py', 'How well it ranks. In short', 2, at)]
+    row = '<td><code>uses/rank.py</code></td><td>How well it ranks. In short</td><td>2</td><td><a href="876_rank.html">ranking</a></td>'
+    assert row in lookup.all_results(grouped(line('a')), of())
+    scripts = lookup.of_scripts(lookup.measured(ROOT/'results'), ROOT/'results', {})
+    assert {p.relative_to(ROOT/'results').as_posix() for p in (ROOT/'results').glob('*/*.py')} <= {s.name for s in scripts}
+    assert all(s.what and s.at for s in scripts) and len({s.name for s in scripts}) == len(scripts)
     files = {p.stem for p in (ROOT/'results').glob('**/*.jsonl')}
     assert files <= {*lookup.readers(ROOT/'results', {})}
 
@@ -461,6 +468,19 @@ def test_search_without_a_network(visit):
     p.keyboard.press('Enter')
     p.wait_for_selector('ul.search li a')
     assert 'Langevin dynamics' in p.locator('ul.search li a').all_inner_texts()[0:3]
+def test_the_field_of_all_results_finds_scripts(visit):
+    "With one field for both tables, and columns of either that sort"
+    p = visit('all_results.html')
+    scripts = p.locator('table.scripts tbody tr:visible')
+    assert p.locator('.table-search').count() == 1 and scripts.count() > 25
+    p.locator('table.scripts th', has_text='lines').click()
+    lines = [int(t) for t in scripts.locator('td:nth-child(3)').all_inner_texts()]
+    assert lines == sorted(lines, reverse=True)
+    p.locator('.table-search input').fill('federated bytes')
+    assert [t.split()[0] for t in p.locator('table.searched tbody tr:visible').all_inner_texts()] == ['uses/federated.py']
+    p.locator('table.scripts a:visible').first.click()
+    assert p.url.endswith('880_federated.html')
+
 
 
 def test_dark_and_light(visit):
