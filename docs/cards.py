@@ -193,7 +193,7 @@ class Points(NamedTuple):
     begins: str # how its formula begins in its chapter; '': it has none
 
 POINTS = {
-    'random':Points('some_rows', 'as the control of all others', 'random', ''),
+    'random':Points('some_rows', 'as the control of all others', 'random', r'w_m = \frac NM'),
     'giga':Points('giga', 'where points have to be rows of the data, and chains would take too long', 'giga', r'\gamma'),
     'coreset-mcmc':Points('coreset_mcmc', 'where nothing may be assumed about the shape of a posterior', 'coreset-mcmc', r'\frac{\partial}'),
     'psvi':Points('psvi', 'where there are no draws of the posterior of all rows', 'psvi, all rows', r'\nabla_S\,\mathrm{KL}(q'),
