@@ -203,6 +203,11 @@ def without(hidden:int) -> str: # rows
     why = 'no coreset was kept, or it has no images'
     return f"{hidden} row{'s are' if hidden > 1 else ' is'} not here: {why}." if hidden else 'No row is left out.'
 
+def sized(path, times=1) -> str: # path: of a PNG
+    "Width and height for HTML, so that a page keeps its place while pictures load"
+    w, h = (times*int.from_bytes(path.read_bytes()[i:i+4], 'big') for i in (16, 20))
+    return f'width="{w}" height="{h}"'
+
 def picture(path, S) -> int: # width in pixels
     "At most ten images of a class side by side, one row for each class, or all in one row where a class has one"
     from PIL import Image
@@ -213,8 +218,8 @@ def picture(path, S) -> int: # width in pixels
     Image.fromarray(art).save(path, optimize=True)
     return art.shape[1]
 
-def gallery(groups, results, folder) -> str: # groups: of `measured`; folder: whose files go beside the pages
-    "The first coreset of every row of results, as students see its images"
+def gallery(groups, results, folder, more=()) -> str: # groups: of `measured`; folder: whose files go beside the pages; more: (key, title, section)
+    "The first coreset of every row of results, as students see its images, then what no grid has"
     from bpc_nb.core import Coreset
     from bpc_nb.grid import coreset_file
     (folder/'gallery').mkdir(exist_ok=True)
@@ -226,10 +231,11 @@ def gallery(groups, results, folder) -> str: # groups: of `measured`; folder: wh
         data, ipc, name, net, evaluator, protocol, study = at
         head = f'## {data}, {ipc} image{"s"*(ipc > 1)} per class' + ', the first ten of each'*(ipc > MOST)
         if head not in out: out.append(head)
-        width = picture(folder/'gallery'/f'{path.stem}.png', S.examples() if S.decode!='identity' else S)
+        width = picture(file := folder/'gallery'/f'{path.stem}.png', S.examples() if S.decode!='identity' else S)
         said = html.escape(f'{name}: {spread(lines, "accuracy_runs")} %')
-        out.append(f'<figure class="art"><img src="gallery/{path.stem}.png" width="{width*(2 if width<700 else 1)}" alt="{said}" loading="lazy"><figcaption>{said} <small>{html.escape(f"{net}, {protocol}, {study}")}</small></figcaption></figure>')
+        out.append(f'<figure class="art"><img src="gallery/{file.name}" {sized(file, 2 if width<700 else 1)} alt="{said}" loading="lazy"><figcaption>{said} <small>{html.escape(f"{net}, {protocol}, {study}")}</small></figcaption></figure>')
         shown += 1
+    below = 'What no grid has stands below: ' + ', '.join(f'[{title.lower()}](#gallery-{k})' for k,title,_ in more) + '.' if more else ''
     return f"""# Gallery
 
 {{.claim}}
@@ -237,6 +243,6 @@ What was learned: the images of {shown} coreset{'s'*(shown!=1)}, one for each ro
 
 Where a class has one image, the row shows the classes in order; otherwise each class has a row, of at most {MOST} images.
 Values outside of what a screen can show are cut off. {without(hidden)}
-{ELSEWHERE*bool(shown)}
+{below}
 
-""" + '\n\n'.join(out) + '\n'
+""" + '\n\n'.join(out + [f'(gallery-{k})=\n## {title}\n\n{text}' for k,title,text in more]) + '\n'
