@@ -242,6 +242,6 @@ A card for each of {len(made)} methods: its idea, when to use it, its equation, 
 
 The tables have the students of a data set's recipe. Where students evaluated none of a method's coresets, a sentence above the
 table names who did. Where today's recipe of a method was not measured, the last column says what differs from it. All other rows
-of the grids are in [all results](all_results.md). A card has no equation where the chapter has none.
+of the grids are in [all results](all_results.md).
 
 """ + '\n\n'.join(made) + more*bool(points) + '\n'
