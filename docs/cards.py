@@ -99,10 +99,10 @@ def gtn_rows(lines) -> list:
                 f"{rs[0]['protocol']}, {rs[0]['net']}", different('gtn', *at, rs[0]['config'])) for at,rs in by.items()]
 
 def tdd_rows(lines) -> list:
-    control = {r['data']:r['dc'] for r in lines if r['way']=='random'}
+    control = {r['data']:r['dc'] for r in lines if r['method']=='random'}
     return [Row(r['data'], r['ipc'], percent([r['accuracy_mean']]), percent([control[r['data']]]), average([r], 'nll_mean'), 1,
                 r['seconds'], f"own steps, {r['net']}", different('tdd', r['data'], r['ipc'], r['options']))
-            for r in lines if r['way']=='learned']
+            for r in lines if r['method']=='learned']
 
 def mnemonics_rows(lines) -> list:
     "Networks that are trained on the memory alone, once all classes are there"
@@ -116,9 +116,9 @@ def mnemonics_rows(lines) -> list:
     return [row(*at, of['mnemonics'], of.get('random', [])) for at,of in by.items() if 'mnemonics' in of]
 
 def means_rows(lines) -> list:
-    at = {r['way']:r for r in lines}
+    at = {r['name']:r for r in lines}
     return [Row('digits', r['ipc'], percent([r['accuracy']]), percent([at['random']['accuracy']]), '–', r['runs'], None,
-                f"quick, {r['net']}", 'random halves of the training images') for r in lines if r['way']=='k-means' and 'random' in at]
+                f"quick, {r['net']}", 'random halves of the training images') for r in lines if r['name']=='k-means' and 'random' in at]
 
 SCRIPTED = { # a method that no grid has -> (the script, its rows)
     'exact':('families/exact', exact_rows), 'gtn':('families/gtn', gtn_rows), 'tdd':('families/words', tdd_rows),
@@ -205,7 +205,7 @@ POINTS = {
 MANY, NEEDED = 10_000, 100 # rows, points
 
 def near(lines, model, way) -> list: # lines of one size
-    return [r for r in lines if (r['model'], r['way'], r['rows'], r['columns'], r['points'])==(model, way, MANY, 10, NEEDED)]
+    return [r for r in lines if (r['model'], r['method'], r['rows'], r['columns'], r['points'])==(model, way, MANY, 10, NEEDED)]
 
 def points_figures(p:Points, lines) -> str: # lines of results/posterior/points.jsonl
     "How near the posterior of a hundred points is to that of all rows, in three regressions"

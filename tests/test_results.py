@@ -35,6 +35,14 @@ def test_lines_of_grids_have_one_schema():
         assert len(r['accuracy_runs'])==r['runs'] and abs(sum(r['accuracy_runs'])/r['runs'] - r['accuracy_mean']) < 1e-6
         assert 0 <= r['held_out'] <= 1 and {'distill', 'evaluate'} <= {*r['seconds']}
 
+NO_DATA = {'points', 'search', 'bench', 'scale'}                             # as README.md says
+NO_METHOD = {'search', 'bench', 'scale', 'whole', 'experts', 'baselines', 'taught', 'quality', 'poison'}
+
+def test_lines_name_data_and_method_alike():
+    def without(k): return {p.stem for p in FILES for r in lines(p) if not isinstance(r.get(k), str)}
+    assert (without('data'), without('method'))==(NO_DATA, NO_METHOD)
+    assert not [name(p) for p in FILES for r in lines(p) if {'way', 'by'} & {*r}]
+
 def test_a_cell_has_one_line():
     assert not [k for k, n in Counter(r['key'] for _, r in of_grids()).items() if n > 1]
 

@@ -45,7 +45,7 @@ if __name__=='__main__':
     done = [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
     for (name,ipc),ways in WAYS.items():
         for way,of in ways.items():
-            if any((r['data'], r['ipc'], r['way'])==(name, ipc, way) for r in done): continue
-            row = dict(way=way, options=FIRST | of, data=name, ipc=ipc, curve=curve(name, ipc, of, limit), made=provenance())
+            if any((r['data'], r['ipc'], r['name'])==(name, ipc, way) for r in done): continue
+            row = dict(name=way, method='frepo', options=FIRST | of, data=name, ipc=ipc, curve=curve(name, ipc, of, limit), made=provenance())
             with open(LINES, 'a') as f: f.write(json.dumps(row) + '\n')
             print(name, ipc, way, row['curve'][-1], flush=True)

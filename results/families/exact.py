@@ -27,7 +27,7 @@ def measured(name:str, net:str, ipc:int=1) -> dict:
     everything = Coreset(*data.train, transform=data.transform, init=S.init, meta=dict(net=net, r=configure('exact', name, ipc)['full']))
     whole, longer = timed(lambda: evaluate(everything, data, eight_bit=False, **judge))
     found, kept = evaluate(S, data, control=True, **judge), evaluate(safe, data, **judge)
-    return dict(data=data.name, ipc=ipc, net=net, whole=whole['accuracy_mean'], exact=found['accuracy_mean'], exact_8bit=found['accuracy_mean_8bit'],
+    return dict(data=data.name, method='exact', ipc=ipc, net=net, whole=whole['accuracy_mean'], exact=found['accuracy_mean'], exact_8bit=found['accuracy_mean_8bit'],
                 safe_8bit=kept['accuracy_mean_8bit'], random=found['accuracy_mean_random'], 
                 pixels=[round(v.item(), 2) for v in S.pixels().aminmax()], seconds=dict(distill=seconds, whole=longer), made=provenance())
 

@@ -55,7 +55,7 @@ def main():
         return {k:r[k] for k in r if k.split('_')[0] in ('accuracy','nll','ece') and 'runs' not in k}
     for seed in SEEDS:
         for method,o in [('frepo', {})] + [('vbpc', o) for o in CHANGED]:
-            of = dict(part='constants', method=method, seed=seed, changed=o)
+            of = dict(part='constants', data='digits', ipc=1, method=method, seed=seed, changed=o)
             if not missing(**of): continue
             began = time.perf_counter()
             options = OURS | o if method=='vbpc' else {k:v for k,v in OURS.items() if k!='lr_targets'}
@@ -70,7 +70,7 @@ def main():
                 know = entropies(T, net, data.test.x, stream(seed, 'unknown'))
                 for kind,x in strangers(data.test.x, stream(seed, 'strangers')).items():
                     e = torch.cat([know, entropies(T, net, x, stream(seed, 'unknown'))])
-                    add(dict(part='unknown', method=name, seed=seed, kind=kind,
+                    add(dict(part='unknown', data='digits', ipc=1, method=name, seed=seed, kind=kind,
                              auroc=roc_auc_score((torch.arange(len(e)) >= len(know)).numpy(), e.numpy())))
 
 if __name__=='__main__': main()

@@ -40,7 +40,7 @@ def row(name:str) -> dict:
     "A line"
     (dataset, way), began = CELLS[name], time.perf_counter()
     data, ipc, o = load(dataset, length=LENGTH[dataset]), IPC[dataset], WAYS[way]
-    head = dict(name=name, data=dataset, way=way, ipc=ipc, sentences=ipc*data.K, seed=0, length=data.shape[0])
+    head = dict(name=name, data=dataset, method=way, ipc=ipc, sentences=ipc*data.K, seed=0, length=data.shape[0])
     if o is None: # random real sentences: means over draws
         draws = [data.draw(ipc, stream(0, 'control', i)) for i in range(2)]
         each = [others(S._replace(meta=S.meta | dict(net=SMALL['net'])), data, 1) for S in draws]

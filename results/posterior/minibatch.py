@@ -53,7 +53,7 @@ def run():
     for way,S,rho,B in ways:
         for eps in EPS:
             for n,(states, burn) in LENGTHS.items():
-                what = dict(data=NAME, way=way, rho=rho, fresh=B, eps=eps, steps=n)
+                what = dict(data=NAME, method=way, rho=rho, fresh=B, eps=eps, steps=n)
                 if any(all(r[k]==v for k,v in what.items()) for r in lines(LINES)): continue
                 began, gen = time.process_time(), stream(0, 'minibatch', way, str(rho))
                 theta = torch.stack([net.init(stream(0, 'start', r)) for r in range(CHAINS)])

@@ -60,7 +60,7 @@ def clocked(f) -> tuple: # what it gives, seconds of the processor
 def study(name:str):
     m = MODELS[name]
     for seed in range(SEEDS):
-        have = {(r['way'], r['points']) for r in lines() if (r['model'], r['seed'], r['rows'], r['columns'])==(name, seed, N, D)}
+        have = {(r['method'], r['points']) for r in lines() if (r['model'], r['seed'], r['rows'], r['columns'])==(name, seed, N, D)}
         if len(have)==7*len(POINTS[name]): continue
         rows = simulated(name, N, seed)
         c, long = clocked(lambda: long_chains(m, rows, draws=1000, seed=100 + seed))
@@ -71,14 +71,14 @@ def study(name:str):
                 if (way, M) in have: continue
                 S, took = clocked(f)
                 q = long_chains(m, S, draws=1000)
-                add(dict(model=name, rows=N, columns=D, way=way, points=M, seed=seed, seconds=took, **distances(judge, q.pooled()), rhat=q.meta['rhat'],
+                add(dict(model=name, rows=N, columns=D, method=way, points=M, seed=seed, seconds=took, **distances(judge, q.pooled()), rhat=q.meta['rhat'],
                          floor=distances(judge, fit)['kl_gauss'],
                          truth=dict(rhat=c.meta['rhat'], ess=c.meta['ess'], seconds=long, weighing=weighing, worth=worth)))
 
 def wide(columns:int=50, name:str='logistic'):
     m = MODELS[name]
     for seed in range(SEEDS):
-        have = {(r['way'], r['points']) for r in lines() if (r['seed'], r['rows'], r['columns'])==(seed, N, columns)}
+        have = {(r['method'], r['points']) for r in lines() if (r['seed'], r['rows'], r['columns'])==(seed, N, columns)}
         if len(have)==8: continue
         rows = simulated(name, N, seed, columns)
         (fit, worth), (judge, _) = (weighed(m, rows, draws=8000, seed=s) for s in (seed, 100 + seed))
@@ -90,12 +90,12 @@ def wide(columns:int=50, name:str='logistic'):
                 if (way, M) in have: continue
                 S, took = clocked(f)
                 q = long_chains(m, S, draws=2000)
-                add(dict(model=name, rows=N, columns=columns, way=way, points=M, seed=seed, seconds=took, **distances(judge, q.pooled()),
+                add(dict(model=name, rows=N, columns=columns, method=way, points=M, seed=seed, seconds=took, **distances(judge, q.pooled()),
                          rhat=q.meta['rhat'], floor=floor, truth=dict(worth=worth)))
 
 def million():
     name, big, M = 'logistic', 1_000_000, 100
-    have = {r['way'] for r in lines() if r['rows']==big}
+    have = {r['method'] for r in lines() if r['rows']==big}
     if len(have)==4: return
     m, rows = MODELS[name], simulated(name, big, 0)
     (fit, worth), weighing = clocked(lambda: weighed(m, rows, draws=4000))
@@ -105,7 +105,7 @@ def million():
         if way in have or way not in ('random','psvi','coreset-mcmc','cd'): continue
         S, took = clocked(f)
         fine, (_, short) = long_chains(m, S, draws=1000), clocked(lambda: long_chains(m, S, chains=2, draws=100, burn=50))
-        add(dict(model=name, rows=big, columns=D, way=way, points=M, seed=0, seconds=took, **distances(judge, fine.pooled()), rhat=fine.meta['rhat'],
+        add(dict(model=name, rows=big, columns=D, method=way, points=M, seed=0, seconds=took, **distances(judge, fine.pooled()), rhat=fine.meta['rhat'],
                  chains=short, floor=distances(judge, fit), truth=dict(worth=worth, weighing=weighing, chains=chains)))
 
 def example(d:int=200, N:int=1000, trials:int=10, steps:int=300, K:int=500):
@@ -122,7 +122,7 @@ def example(d:int=200, N:int=1000, trials:int=10, steps:int=300, K:int=500):
             (psvi_loss(m, now, rows, neg, N, gen) if way=='psvi' else cd_loss(m, now, p.mean + z@torch.linalg.cholesky(p.cov).T, neg)).backward(); opt.step()
         return exactly(u.detach(), S.w*v.detach().exp())
     for seed in range(trials):
-        have = {(r['way'], r['points']) for r in lines() if (r['model'], r['seed'])==('mean', seed)}
+        have = {(r['method'], r['points']) for r in lines() if (r['model'], r['seed'])==('mean', seed)}
         x = torch.randn(N, d, generator=stream(seed, 'example', 'rows'), dtype=torch.float64) + 1
         rows, p = Rows(x, torch.zeros(N).double()), exactly(x, torch.ones(N).double())
         for M in (1, 10, 50, 200):
@@ -133,7 +133,7 @@ def example(d:int=200, N:int=1000, trials:int=10, steps:int=300, K:int=500):
                           'psvi':lambda: learned(rows, S, 'psvi', p, seed), 'cd':lambda: learned(rows, S, 'cd', p, seed)}.items():
                 if (way, M) in have: continue
                 began = time.process_time(); q = f()
-                add(dict(model='mean', rows=N, columns=d, way=way, points=M, seed=seed, seconds=round(time.process_time() - began, 2), kl_gauss=kl(p, q).item(),
+                add(dict(model='mean', rows=N, columns=d, method=way, points=M, seed=seed, seconds=round(time.process_time() - began, 2), kl_gauss=kl(p, q).item(),
                          kl_reverse=kl(q, p).item()))
 
 def small(N:int=200):
@@ -141,7 +141,7 @@ def small(N:int=200):
     at = torch.cartesian_prod(side, side)
     def said(theta): return probabilities(m, theta, at)
     for seed in range(SEEDS):
-        have = {(r['way'], r['points']) for r in lines() if (r['model'], r['seed'])==(m.name, seed)}
+        have = {(r['method'], r['points']) for r in lines() if (r['model'], r['seed'])==(m.name, seed)}
         if len(have)==10: continue
         g = stream(seed, 'corners')
         x = 4*torch.rand(N, 2, generator=g, dtype=torch.float64) - 2
@@ -156,7 +156,7 @@ def small(N:int=200):
                 S, took = clocked(f)
                 q = wide_chains(m, S, at, draws=300, seed=seed)
                 Q = said(q.pooled())
-                add(dict(model=m.name, rows=N, columns=2, way=way, points=M, seed=seed, seconds=took, apart=(Q.mean(0) - p.mean(0)).abs().mean().item(),
+                add(dict(model=m.name, rows=N, columns=2, method=way, points=M, seed=seed, seconds=took, apart=(Q.mean(0) - p.mean(0)).abs().mean().item(),
                          width=(Q.std(0)/p.std(0)).mean().item(), rhat=q.meta['rhat'], halves=(half[0] - half[1]).abs().mean().item(), truth=c.meta['rhat']))
 
 if __name__=='__main__':

@@ -50,7 +50,7 @@ def measured(name:str, ipc:int, root:Path, options) -> dict:
     net, protocol = JUDGES.get(name, ('convnet', 'dc'))
     judged = bpc('evaluate', found['coreset'], '--net', net, '--protocol', protocol, '--runs', 3, '--control')
     shape = [*Coreset.load(found['coreset']).x.shape]
-    return dict(data=Path(name).name, ipc=ipc, options=[*options], seconds=round(seconds), shape=shape, run={k:config[k] for k in OF_RUN if k in config},
+    return dict(data=Path(name).name, method='cd', ipc=ipc, options=[*options], seconds=round(seconds), shape=shape, run={k:config[k] for k in OF_RUN if k in config},
                 held_out=found['held_out'], step=found['step'], looks=[[r['step'], round(100*r['accuracy_mean'], 1)] for r in looks],
                 judged={k:v for k,v in judged.items() if k!='coreset'}, made=provenance())
 

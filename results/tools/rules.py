@@ -43,7 +43,7 @@ def tried(name:str, data, width:int, experts:dict, ipc:int=1, **options) -> dict
     marks, began = [], time.process_time()
     def note(state, row): marks.append([round(time.process_time() - began), row['step'], round(100*row['accuracy_mean'], 1)])
     S = distill('cd', data, ipc, tempfile.mkdtemp(), progress=False, callback=note, **o)
-    return dict(name=name, data=data.name, ipc=ipc, width=width, options=options | dict(experts=experts), held_out=round(100*S.meta['held_out'], 1),
+    return dict(name=name, data=data.name, method='cd', ipc=ipc, width=width, options=options | dict(experts=experts), held_out=round(100*S.meta['held_out'], 1),
                 step=S.meta['step'], looks=marks, made=provenance())
 
 if __name__=='__main__':

@@ -26,7 +26,7 @@ if __name__=='__main__':
         how = dict(protocol='brief', runs=1 if ipc >= 50 else 3) if S.x.numel() > 300_000 else dict(protocol=card['figures']['protocol'])
         keep = cache_folder()/'audits'/card['sha256'][:12] # what was interrupted goes on
         found = audited(S, load(**card['data']['recipe']), card['figures']['net'], **how, progress=False, keep=keep)
-        row = dict(name=name, ipc=ipc, sha256=card['sha256'], audit={k:v for k,v in found.items() if k!='nearest'}, made=provenance())
+        row = dict(name=name, data=found['data'], method=S.meta['method'], ipc=ipc, sha256=card['sha256'], audit={k:v for k,v in found.items() if k!='nearest'}, made=provenance())
         with open(LINES, 'a') as f: f.write(json.dumps(row) + '\n')
         shutil.rmtree(keep, ignore_errors=True)
         print(name, ipc, found['red'], flush=True)

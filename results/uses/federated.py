@@ -46,14 +46,14 @@ if __name__=='__main__':
         net = network(spec, data.shape, data.K)
         for each in (2, data.K):
             for seed in range(seeds):
-                parts, have = clients(data, N, each, seed), {(r['way'], r['ipc']) for r in lines() if (r['data'], r['each'], r['seed'])==(name, each, seed)}
+                parts, have = clients(data, N, each, seed), {(r['method'], r['ipc']) for r in lines() if (r['data'], r['each'], r['seed'])==(name, each, seed)}
                 common = dict(data=name, clients=N, each=each, seed=seed, net=spec)
                 for of,shown in [(spec, [r for r in (1, 2, 5, 10, 20, 40) if r <= rounds]), *NARROW[name].items()]:
                     if ((way := 'weights' if of==spec else f'weights of {of}'), None) in have: continue
                     began, small = time.process_time(), network(of, data.shape, data.K)
                     runs = {lr:[*federate(small, parts, data, shown[-1], seed, epochs, lr)] for lr in RATES}
                     lr = max(RATES, key=lambda lr: mean(right(small, t, data.held) for t in runs[lr][-3:]))
-                    add(common | dict(net=of, way=way, ipc=None, lr=lr, epochs=epochs, seconds=round((time.process_time() - began)/len(RATES), 1),
+                    add(common | dict(net=of, method=way, ipc=None, lr=lr, epochs=epochs, seconds=round((time.process_time() - began)/len(RATES), 1),
                                       rounds=[*shown], accuracy=[right(small, runs[lr][r-1], data.test) for r in shown],
                                       bytes=[weight_bytes(small, N, r) for r in shown]))
                 for way,o in (CHOSEN | learned).items():
@@ -63,4 +63,4 @@ if __name__=='__main__':
                         sent = [distill(way, c, ipc, seed=seed, net=spec, progress=False, **o) for c in parts]
                         took = round(time.process_time() - began, 1)
                         r = evaluate(union(sent, data), data, 3, protocol, net=net, seed=seed)
-                        add(common | dict(way=way, ipc=ipc, seconds=took, accuracy=r['accuracy_mean_8bit'], bytes=image_bytes(sent), protocol=protocol))
+                        add(common | dict(method=way, ipc=ipc, seconds=took, accuracy=r['accuracy_mean_8bit'], bytes=image_bytes(sent), protocol=protocol))

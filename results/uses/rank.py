@@ -49,11 +49,11 @@ if __name__=='__main__':
         how = FILES[file]
         data = load(how['data'])
         for name,(S, o, ipc) in proxies(data, **how).items():
-            have = {json.dumps(r['candidate'], sort_keys=True) for r in lines() if (r['file'], r['by'])==(file, name)}
+            have = {json.dumps(r['candidate'], sort_keys=True) for r in lines() if (r['file'], r['method'])==(file, name)}
             for c in networks_of(HERE/f'{file}.toml'):
                 if json.dumps(c, sort_keys=True) in have: continue
                 truth, began = name=='truth', time.process_time() # of one core, whatever else runs
                 r = score(S, data, o | c, 'quick', how['runs'] if truth else 1, 'test' if truth else 'held')
-                row = dict(file=file, by=name, candidate=c, ipc=ipc, accuracy=r['accuracy'], seconds=round(time.process_time() - began, 2), why=r.get('why'))
+                row = dict(file=file, data=how['data'], method=name, candidate=c, ipc=ipc, accuracy=r['accuracy'], seconds=round(time.process_time() - began, 2), why=r.get('why'))
                 with open(LINES, 'a') as f: f.write(json.dumps(row | dict(made=provenance())) + '\n')
             print(file, name, flush=True)

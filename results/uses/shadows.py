@@ -34,7 +34,7 @@ if __name__=='__main__':
     j = Judge(data, network(NET, data.shape, data.K), 3, 'quick', 0, 'cpu', {})
     KEPT.mkdir(parents=True, exist_ok=True)
     for name,(method, ipc, o) in WAYS.items():
-        if any((r['way'], r['runs'])==(name, runs) for r in lines()): continue
+        if any((r['name'], r['runs'])==(name, runs) for r in lines()): continue
         M, I, right, began = [], [], [], time.process_time()
         for r in range(runs):
             half, inside = halves(data, 0, r)
@@ -46,7 +46,7 @@ if __name__=='__main__':
             m, a = torch.load(path)
             M.append(m); I.append(inside); right.append(a)
         each = torch.tensor(attacked(torch.stack(M), torch.stack(I)))
-        row = dict(way=name, method=method, ipc=ipc, runs=runs, net=NET, auc=each.mean().item(), error=each.std().item()/runs**.5,
+        row = dict(name=name, data='digits', method=method, ipc=ipc, runs=runs, net=NET, auc=each.mean().item(), error=each.std().item()/runs**.5,
                    accuracy=sum(right)/runs, seconds=round(time.process_time() - began), made=provenance())
         with open(LINES, 'a') as f: f.write(json.dumps(row) + '\n')
         print({k:v for k,v in row.items() if k!='made'}, flush=True)
