@@ -23,7 +23,7 @@ import cards, lookup, pictures
 
 ROOT = Path(__file__).resolve().parents[1]
 NBS, PAGES, HTML, CHANGES, SECONDS, RESULTS = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html', ROOT/'CHANGELOG.md', ROOT/'docs'/'seconds.json', ROOT/'results'
-EXTRA = ROOT/'docs'/'_extra' # files that the site has beside its pages, Sphinx's html_extra_path
+EXTRA = ROOT/'docs'/'_extra' # files that the site has beside its pages
 PARTS = { # file names -> what the part is called in the sidebar, tutorials first
     '99[5-9]*': 'Start here', '0*': 'Words', '1*': 'From examples to an energy', '2*': 'From the energy to samples', '3*': 'Measuring', '4*': 'Pseudo-coresets',
     '5*': 'Choosing', '6*': 'Matching', '7[0-4]*': 'Closed forms', '7[5-9]*': 'Through training', '8[0-3]*': 'Statistics', '8[4-6]*': 'Exact Bayes', '8[7-9]*': 'Uses',

@@ -101,7 +101,7 @@ def points_png(way, ways, lines) -> bytes: # ways: all of them; lines: of result
     from bpc_nb.show import figure, tidy
     at = {}
     for r in (r for r in lines if (r['rows'], r['columns'])==(10_000, 10)):
-        at.setdefault((r['model'], r['way']), {}).setdefault(r['points'], []).append(log(r['kl_gauss']))
+        at.setdefault((r['model'], r['method']), {}).setdefault(r['points'], []).append(log(r['kl_gauss']))
     fig, axs = figure(8, 2.2, 3)
     for ax,model in zip(axs, ('logistic','poisson','linear')):
         for w in sorted(ways, key=lambda w: w==way): # its own on top
