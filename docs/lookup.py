@@ -1,7 +1,8 @@
 """Pages to look things up, which docs/build.py makes beside the chapters: sources with what cites them, all results, a gallery."""
-import html, re, unicodedata
+import ast, html, re, unicodedata
 from pathlib import Path
 from statistics import mean
+from typing import NamedTuple
 
 from pybtex.database import parse_file
 
@@ -116,29 +117,63 @@ def row(at, lines) -> list:
 def cites(name, stem, text) -> bool: # name: of a file of lines; stem, text: of a chapter
     return name.rstrip('s') in stem or re.search(rf"'{name}'|\b{name}\.(?:py|jsonl)\b", text) is not None
 
+def told(results) -> list: # of (names of files, who measured, [(title, stem)])
+    "What results/README.md says of files of lines"
+    said = results/'README.md'
+    rows = [l.split('|') for l in said.read_text(encoding='utf-8').splitlines() if l.count('|')==4] if said.exists() else []
+    links = lambda cell: re.findall(r'\[([^]]+)\]\(\.\./nbs/(\w+)\.ipynb\)', cell)
+    return [(re.findall(r'`([\w-]+)`', names), by.strip(), links(at)) for _,names,by,at,_ in rows if links(at)]
+
 def readers(results, texts) -> dict: # texts: stem of a chapter -> source; name of a file -> [(title, stem)]
     "Which chapters show a file's lines: those that results/README.md names, of these the ones that cite it, if any does"
-    said, out = results/'README.md', {}
-    for l in said.read_text(encoding='utf-8').splitlines() if said.exists() else ():
-        if l.count('|')!=4 or not (links := re.findall(r'\[([^]]+)\]\(\.\./nbs/(\w+)\.ipynb\)', l.split('|')[3])): continue
-        for name in re.findall(r'`([\w-]+)`', l.split('|')[1]):
-            out[name] = [k for k in links if cites(name, k[1], texts.get(k[1], ''))] or links
-    return out
+    return {name:[k for k in links if cites(name, k[1], texts.get(k[1], ''))] or links for names,_,links in told(results) for name in names}
 
-def of_scripts(groups, results, texts) -> list: # of (file, lines that are in no grid, [(title, stem)])
-    "Files whose lines are not in the table, and the chapters that show them"
+def script_of(path, results) -> Path|None: # path: of a file of lines
+    "Who wrote a file: the script of its name, one that results/README.md names, or the one of a file in the same row"
+    row = next(((by, names) for names,by,_ in told(results) if path.stem in names), ('', ()))
+    names = path.stem, *re.findall(r'script `(\w+)`', row[0]), *row[1]*path.stem.startswith(tuple(f'{n}_' for n in row[1]))
+    return next((p for n in names if (p := path.with_name(f'{n}.py')).exists()), None)
+
+def measures(path) -> str: # of a script
+    "Its first sentences: the first paragraph of its docstring"
+    return ' '.join((ast.get_docstring(ast.parse(path.read_text(encoding='utf-8'))) or '').partition('\n\n')[0].split()).rstrip('.')
+
+class Script(NamedTuple):
+    "Lines that no grid has"
+    name: str # of the script in results/, or of the file where a command wrote it
+    what: str # it measures
+    lines: int
+    at: list # (title, stem) of the chapters that show them
+
+def of_scripts(groups, results, texts) -> list: # of `Script`
+    "Scripts and commands whose lines are not in the table, and the chapters that show them"
     from bpc_nb.grid import line_files, lines
-    shown, at = {r['key'] for rows in groups.values() for r in rows}, readers(results, texts)
-    count = {p:sum('config' not in r or r.get('key') not in shown for r in lines(p)) for p in line_files(results)}
-    return [(p.relative_to(results).with_suffix('').as_posix(), n, at[p.stem]) for p,n in count.items() if n and p.stem in at]
+    shown, at, out = {r['key'] for rows in groups.values() for r in rows}, readers(results, texts), {}
+    by = {name:who.replace('`', '') for names,who,_ in told(results) for name in names}
+    for p in line_files(results):
+        n, script = sum('config' not in r or r.get('key') not in shown for r in lines(p)), script_of(p, results)
+        if not n or p.stem not in at: continue
+        name, what = (script or p).relative_to(results).as_posix(), measures(script) if script else f'measured by: {by[p.stem]}'
+        before = out.get(name, Script(name, what, 0, []))
+        out[name] = before._replace(lines=before.lines + n, at=[*dict.fromkeys(before.at + at[p.stem])])
+    return [*out.values()]
 
-def elsewhere(scripts) -> str: # of `of_scripts`
-    "Where lines are that no grid has"
+def elsewhere(scripts) -> str: # of `Script`
+    "Where lines are that no grid has, as a table that the page's field searches, too"
     if not scripts: return ''
-    rows = [f"| `{name}` | {n} | {', '.join(f'[{t}]({s}.ipynb)' for t,s in at)} |" for name,n,at in scripts]
-    said = f'{sum(n for _,n,_ in scripts)} lines are of scripts and commands, and have fields of their own. These chapters show them:'
-    return '\n'.join(['', '(lines-of-scripts)=', '## Lines of scripts', '', said, '', '| file in `results/` | lines | shown in |',
-                      '| --- | --- | --- |', *rows, ''])
+    links = lambda at: ', '.join(f'<a href="{s}.html">{html.escape(t)}</a>' for t,s in at)
+    rows = [f'<tr><td><code>{s.name}</code></td><td>{html.escape(s.what)}</td><td>{s.lines}</td><td>{links(s.at)}</td></tr>' for s in scripts]
+    head = ''.join(f'<th>{h}</th>' for h in ('in <code>results/</code>', 'what it measures', 'lines', 'shown in'))
+    return f"""
+(lines-of-scripts)=
+## Lines of scripts
+
+{sum(s.lines for s in scripts)} lines are of scripts and commands, and have fields of their own. A row is a script, or a file that a command wrote:
+
+<div class="wide"><table class="searched scripts"><thead><tr>{head}</tr></thead><tbody>
+{chr(10).join(rows)}
+</tbody></table></div>
+"""
 
 def all_results(groups, scripts=()) -> str: # of `measured` and of `of_scripts`
     "A page with one table, which a script of the page searches and sorts"
@@ -150,11 +185,11 @@ def all_results(groups, scripts=()) -> str: # of `measured` and of `of_scripts`
 {{.claim}}
 {len(rows)} rows from the {sum(map(len, groups.values()))} lines of the grids: search for words, click a column to sort
 
-{'Lines of scripts are in their chapters; a [list below the table](#lines-of-scripts) says which. '*bool(scripts)}
+{'Lines of scripts are in their chapters: a [second table](#lines-of-scripts) has a row for each script, and the field searches both tables. '*bool(scripts)}
 Several words narrow the table together: `cifar10 fkl`. Accuracies are in percent, means and deviations over the students of all coresets of a row; minutes are those of one coreset on the machine that made it, and
 machines differ. The last column names the grid and its cells: `bpc grid results/STUDY/NAME.toml --only CELLS --results again` runs them once more. What rows mean together is said in the part on results.
 
-<div class="wide"><table class="searched"><thead><tr>{cells(HEAD, 'th')}</tr></thead><tbody>
+<div class="wide"><table class="searched cells"><thead><tr>{cells(HEAD, 'th')}</tr></thead><tbody>
 {table}
 </tbody></table></div>
 {elsewhere(scripts)}"""
@@ -162,13 +197,16 @@ machines differ. The last column names the grid and its cells: `bpc grid results
 
 # --- gallery -------------------------------------------------------------------------------------------------------------------
 MOST = 10 # images of a class that are shown
-ELSEWHERE = ('What is no image, or comes from a script, is in its chapter: learned [sentences](770_words.ipynb), [points](844_points.ipynb) of a '
-             'regression, images of a [generator](780_gtn.ipynb), [poisoned](790_poison.ipynb) ones, [memories](870_memory.ipynb).')
 
 def without(hidden:int) -> str: # rows
     "What the gallery leaves out, in a sentence"
     why = 'no coreset was kept, or it has no images'
     return f"{hidden} row{'s are' if hidden > 1 else ' is'} not here: {why}." if hidden else 'No row is left out.'
+
+def sized(path, times=1) -> str: # path: of a PNG
+    "Width and height for HTML, so that a page keeps its place while pictures load"
+    w, h = (times*int.from_bytes(path.read_bytes()[i:i+4], 'big') for i in (16, 20))
+    return f'width="{w}" height="{h}"'
 
 def picture(path, S) -> int: # width in pixels
     "At most ten images of a class side by side, one row for each class, or all in one row where a class has one"
@@ -180,8 +218,8 @@ def picture(path, S) -> int: # width in pixels
     Image.fromarray(art).save(path, optimize=True)
     return art.shape[1]
 
-def gallery(groups, results, folder) -> str: # groups: of `measured`; folder: whose files go beside the pages
-    "The first coreset of every row of results, as students see its images"
+def gallery(groups, results, folder, more=()) -> str: # groups: of `measured`; folder: whose files go beside the pages; more: (key, title, section)
+    "The first coreset of every row of results, as students see its images, then what no grid has"
     from bpc_nb.core import Coreset
     from bpc_nb.grid import coreset_file
     (folder/'gallery').mkdir(exist_ok=True)
@@ -193,10 +231,11 @@ def gallery(groups, results, folder) -> str: # groups: of `measured`; folder: wh
         data, ipc, name, net, evaluator, protocol, study = at
         head = f'## {data}, {ipc} image{"s"*(ipc > 1)} per class' + ', the first ten of each'*(ipc > MOST)
         if head not in out: out.append(head)
-        width = picture(folder/'gallery'/f'{path.stem}.png', S.examples() if S.decode!='identity' else S)
+        width = picture(file := folder/'gallery'/f'{path.stem}.png', S.examples() if S.decode!='identity' else S)
         said = html.escape(f'{name}: {spread(lines, "accuracy_runs")} %')
-        out.append(f'<figure class="art"><img src="gallery/{path.stem}.png" width="{width*(2 if width<700 else 1)}" alt="{said}" loading="lazy"><figcaption>{said} <small>{html.escape(f"{net}, {protocol}, {study}")}</small></figcaption></figure>')
+        out.append(f'<figure class="art"><img src="gallery/{file.name}" {sized(file, 2 if width<700 else 1)} alt="{said}" loading="lazy"><figcaption>{said} <small>{html.escape(f"{net}, {protocol}, {study}")}</small></figcaption></figure>')
         shown += 1
+    below = 'What no grid has stands below: ' + ', '.join(f'[{title.lower()}](#gallery-{k})' for k,title,_ in more) + '.' if more else ''
     return f"""# Gallery
 
 {{.claim}}
@@ -204,6 +243,6 @@ What was learned: the images of {shown} coreset{'s'*(shown!=1)}, one for each ro
 
 Where a class has one image, the row shows the classes in order; otherwise each class has a row, of at most {MOST} images.
 Values outside of what a screen can show are cut off. {without(hidden)}
-{ELSEWHERE*bool(shown)}
+{below}
 
-""" + '\n\n'.join(out) + '\n'
+""" + '\n\n'.join(out + [f'(gallery-{k})=\n## {title}\n\n{text}' for k,title,text in more]) + '\n'

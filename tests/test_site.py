@@ -137,19 +137,37 @@ def test_a_card_of_a_method_that_no_grid_has():
     assert cards.scripted_rows('cd', results) == [] and cards.costs('x', [], results) == 'Its cost was not measured.'
 
 
-def test_a_method_that_makes_points_has_a_card():
-    "What `bpc list` names, with its formula where it has one, and a line for each regression"
+def test_a_method_that_makes_points_has_a_card(tmp_path):
+    "What `bpc list` names, with its formula where it has one, a line for each regression, and a chart"
     from bpc_nb.grid import lines
     from bpc_nb.study import POINT_METHODS
     cards, stems = build.cards, ('510_weighted', '844_points', '846_alive')
     book, of = build.Book({s: build.read(s) for s in stems}), lines(ROOT/'results'/'posterior'/'points.jsonl')
     assert {*cards.POINTS} == {*POINT_METHODS}
     for name, p in cards.POINTS.items():
-        text = build.points_card(book, name, p, of)
+        text = build.points_card(book, name, p, of, tmp_path)
+        assert f'<img src="gallery/points-{name}.png" width="1040"' in text and (tmp_path/'gallery'/f'points-{name}.png').stat().st_size > 10_000
         assert f'(points-{name})=' in text and ('$$' in text) == bool(p.begins) and p.when in text
         assert [l.split(' | ')[0] for l in text.splitlines() if l.startswith('|')][2:5] == ['| logistic', '| poisson', '| linear']
     page = cards.cards(['a'], ['b'])
     assert page.index('# Methods') < page.index('## Points of regressions') < page.index('\nb') and 'Points of' not in cards.cards(['a'])
+
+
+def test_every_picture_that_a_chapter_was_saved_with_is_there(tmp_path):
+    "One cell has it, the gallery a section for it, and no method's card is without a picture"
+    pictures = build.pictures
+    nbs = {s: build.read(s) for s in {p.stem for p in pictures.SAVED.values()}}
+    for name, (stem, says, caption) in pictures.SAVED.items():
+        assert sum(c.cell_type == 'code' and says in c.source for c in nbs[stem].cells) == 1, name
+        text = pictures.saved(name, nbs, tmp_path)
+        assert f'href="{stem}.html"' in text and ('<pre>' in text or (tmp_path/'gallery'/f'{name}.png').exists()), name
+    assert {n for *_, names in pictures.SECTIONS.values() for n in names} == {*pictures.SAVED}
+    sections = pictures.sections(nbs, tmp_path)
+    assert [k for k, *_ in sections] == [*pictures.SECTIONS] and pictures.sections({}, tmp_path) == []
+    text = build.lookup.gallery({}, tmp_path, tmp_path, sections)
+    assert '[sentences](#gallery-texts)' in text and '(gallery-poison)=\n## Poisoned images' in text
+    for name in build.cards.SCRIPTED: assert '<figure' in pictures.of_method(name, nbs, ROOT/'results', tmp_path), name
+    assert pictures.of_method('cd', nbs, ROOT/'results', tmp_path) == ''
 
 
 def test_a_variant_shows_the_equation_of_its_base():
@@ -170,9 +188,16 @@ def test_the_page_of_all_results_says_where_other_lines_are(tmp_path):
     (tmp_path/'uses').mkdir(); (tmp_path/'uses'/'rank.jsonl').write_text('{"x": 1}\n{"x": 2}\n')
     (tmp_path/'grid.jsonl').write_text('{"key": "a", "config": {}}\n')
     (tmp_path/'README.md').write_text('| `rank`, `grid` | scripts | [ranking](../nbs/876_rank.ipynb), [audit](../nbs/878_audit.ipynb) |')
-    scripts = lookup.of_scripts(grouped(line('a')), tmp_path, {'878_audit': 'no word of it'})
-    assert scripts == [('uses/rank', 2, [('ranking', '876_rank')])]
-    assert '| `uses/rank` | 2 | [ranking](876_rank.ipynb) |' in lookup.all_results(grouped(line('a')), scripts)
+    of = lambda: lookup.of_scripts(grouped(line('a')), tmp_path, {'878_audit': 'no word of it'})
+    at = [('ranking', '876_rank')]
+    assert of() == [('uses/rank.jsonl', 'measured by: scripts', 2, at)]
+    (tmp_path/'uses'/'rank.py').write_text('"""How well it\nranks. In short.\n\n    python rank.py\n"""')
+    assert of() == [('uses/rank.py', 'How well it ranks. In short', 2, at)]
+    row = '<td><code>uses/rank.py</code></td><td>How well it ranks. In short</td><td>2</td><td><a href="876_rank.html">ranking</a></td>'
+    assert row in lookup.all_results(grouped(line('a')), of())
+    scripts = lookup.of_scripts(lookup.measured(ROOT/'results'), ROOT/'results', {})
+    assert {p.relative_to(ROOT/'results').as_posix() for p in (ROOT/'results').glob('*/*.py')} <= {s.name for s in scripts}
+    assert all(s.what and s.at for s in scripts) and len({s.name for s in scripts}) == len(scripts)
     files = {p.stem for p in (ROOT/'results').glob('**/*.jsonl')}
     assert files <= {*lookup.readers(ROOT/'results', {})}
 
@@ -189,6 +214,7 @@ def test_the_gallery_shows_ten_of_a_class(monkeypatch, tmp_path):
     text = build.lookup.gallery(grouped(line('k', ipc=12, coreset='0'), line('none')), tmp_path, tmp_path)
     few = Image.open(tmp_path/'gallery'/'k.png').size
     build.lookup.picture(tmp_path/'ten.png', S._replace(x=S.x[:20], y=S.y[:20]))
+    assert f'width="{2*few[0]}" height="{2*few[1]}"' in text
     assert few == Image.open(tmp_path/'ten.png').size and '12 images per class, the first ten of each' in text
     assert 'images of 1 coreset,' in text and '1 row is not here' in text
 
@@ -259,7 +285,7 @@ def test_a_warning_of_sphinx_names_the_cell(book):
 
 
 @pytest.mark.parametrize('html, said', [('<a href="b.html">', ''), ('<a href="b.html#here">', ''), ('<a href="https://x.org">', ''), ('<img src="data:image/png;base64,">', ''),
-    ('<a href="c.html">', 'c.html is not there'), ('<a href="b.html#there">', 'no such place'), ('<img src="no.png">', 'no.png is not there'),
+    ('<p id="x"><p id="y">', ''), ('<p id="x"><div id="x">', '#x is there twice'), ('<a href="c.html">', 'c.html is not there'), ('<a href="b.html#there">', 'no such place'), ('<img src="no.png">', 'no.png is not there'),
     ('<img src="https://x.org/a.png">', 'fetched from'), ('<script src="https://cdn/x.js">', 'fetched from'), ('<link href="https://cdn/x.css">', 'fetched from')])
 def test_broken_links_and_missing_images(tmp_path, html, said):
     (tmp_path/'a.html').write_text(html); (tmp_path/'b.html').write_text('<p id="here">')
@@ -274,13 +300,16 @@ def test_what_is_wrong_on_a_page_is_said_with_its_cell(monkeypatch, tmp_path):
     for k in 'nbs', 'results': (tmp_path/k).mkdir()
     (tmp_path/'changes.md').write_text('# Changelog')
     nbformat.write(new_notebook(cells=[new_markdown_cell('# Front\n> Page')]), tmp_path/'nbs'/'index.ipynb')
-    good, bad = [new_markdown_cell('# A chapter'), new_markdown_cell('Fine: $a^2$ and [front](index.ipynb).')], [
+    good, bad = [new_markdown_cell('# A chapter'), new_markdown_cell('Fine: $a^2$ and [front](index.ipynb).\n\n$$a = b \\tag{12}$$'),
+                 new_markdown_cell('(rows)=\n\n| a | b |\n|---|---|\n| 1 | by Eq. 12 |')], [
         new_markdown_cell(t) for t in ('A formula: $\\frac{a}$', 'A link: [gone](99_gone.ipynb)', 'A page: [a](41_a.html)', 'An image: ![gone](gone.png)', 'A place: [gone](#gone)')]
     nbformat.write(new_notebook(cells=good), tmp_path/'nbs'/'41_a.ipynb')
     assert build.build() == []
+    ids = {p.name: re.findall(r'<[^>]* id="([^"]+)"', p.read_text()) for p in (tmp_path/'html').glob('*.html')}
+    assert 'eq-41-a-12' in ids['41_a.html'] and {p: [i for i in {*of} if of.count(i) > 1] for p, of in ids.items()} == {p: [] for p in ids}
     nbformat.write(new_notebook(cells=good + bad), tmp_path/'nbs'/'41_a.ipynb')
     said = build.build()
-    for i, c in enumerate(bad, 2): assert any(s.startswith(f'nbs/41_a.ipynb, cell {i} ({c.source[:8]!r}'[:-1]) for s in said), (i, said)
+    for i, c in enumerate(bad, len(good)): assert any(s.startswith(f'nbs/41_a.ipynb, cell {i} ({c.source[:8]!r}'[:-1]) for s in said), (i, said)
     assert len(said) == 5, said
 
 
@@ -424,15 +453,33 @@ def test_all_results_can_be_searched_and_sorted(visit):
     assert p.evaluate('document.documentElement.scrollWidth') <= 1280
 
 def test_each_method_has_a_card(visit):
-    "With when to use it, and figures where it was measured"
+    "With when to use it, a picture, an equation, and figures where it was measured"
     from bpc_nb.core import registry
     p = visit('methods.html')
     heads = p.locator('article h2').all_inner_texts()
-    assert sorted(h.rstrip('#¶ ') for h in heads) == sorted(registry())
-    assert p.locator('article').inner_text().count('Use it') == len(heads)
+    points = len(build.cards.POINTS)
+    assert sorted(h.rstrip('#¶ ') for h in heads) == sorted([*registry(), 'Points of regressions'])
+    assert p.locator('article').inner_text().count('Use it') == len(registry()) + points
+    each = p.locator('article section:has(> p > strong:text-is("Use it"))')
+    assert each.count() == len(registry()) + points
+    bare = each.filter(has_not=p.locator('figure.art')).or_(each.filter(has_not=p.locator('.katex-display'))).locator('h2, h3')
+    assert bare.all_inner_texts() == []
     cards = p.locator('article section section')
     assert '±' in cards.first.inner_text() and cards.first.locator('.katex-display, math').count() and cards.first.locator('figure.art img').count() == 1
     assert p.locator('article table').count() > 25
+
+def test_the_field_of_all_results_finds_scripts(visit):
+    "With one field for both tables, and columns of either that sort"
+    p = visit('all_results.html')
+    scripts = p.locator('table.scripts tbody tr:visible')
+    assert p.locator('.table-search').count() == 1 and scripts.count() > 25
+    p.locator('table.scripts th', has_text='lines').click()
+    lines = [int(t) for t in scripts.locator('td:nth-child(3)').all_inner_texts()]
+    assert lines == sorted(lines, reverse=True)
+    p.locator('.table-search input').fill('federated bytes')
+    assert [t.split()[0] for t in p.locator('table.searched tbody tr:visible').all_inner_texts()] == ['uses/federated.py']
+    p.locator('table.scripts a:visible').first.click()
+    assert p.url.endswith('880_federated.html')
 
 def test_all_results_need_no_script(visit):
     assert visit('all_results.html', java_script_enabled=False).locator('table.searched tbody tr:visible').count() > 200
@@ -441,8 +488,12 @@ def test_gallery_shows_what_was_learned(visit):
     p = visit('gallery.html')
     art = p.locator('figure.art img')
     assert art.count() > 200
+    assert art.evaluate_all("i => i.every(i => i.getAttribute('width') && i.getAttribute('height'))") # a page that loads keeps its place
     art.nth(0).scroll_into_view_if_needed(); p.wait_for_timeout(300)
     assert art.nth(0).evaluate('i => i.complete && i.naturalWidth > 0') and '%' in art.nth(0).get_attribute('alt')
+    p.locator('article a', has_text=re.compile('^memories$')).click()
+    p.wait_for_function("(y => 0 <= y && y < innerHeight)(document.querySelector('#gallery-memory h2').getBoundingClientRect().y)")
+    p.wait_for_function("(i => i.complete && i.naturalWidth > 0)(document.querySelector('#gallery-memory img'))")
 
 def test_a_source_knows_who_cites_it(visit):
     p = visit('430_fkl.html')

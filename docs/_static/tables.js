@@ -1,11 +1,12 @@
-// A table with the class "searched" gets a field that narrows it, and columns that sort it. Without a script it is the whole table.
-document.addEventListener('DOMContentLoaded', () => document.querySelectorAll('table.searched').forEach(table => {
-  const body = table.tBodies[0], rows = [...body.rows], heads = [...table.tHead.rows[0].cells];
-  const texts = rows.map(r => r.textContent.toLowerCase());
+// Tables with the class "searched" get one field that narrows them all, and columns that sort each. Without a script they are whole.
+document.addEventListener('DOMContentLoaded', () => {
+  const tables = [...document.querySelectorAll('table.searched')];
+  if (!tables.length) return;
+  const rows = tables.flatMap(t => [...t.tBodies[0].rows]), texts = rows.map(r => r.textContent.toLowerCase());
   const box = document.createElement('p');
   box.className = 'table-search';
   box.innerHTML = '<label>Search <input type="search" placeholder="cifar10 fkl"></label> <output aria-live="polite"></output>';
-  table.parentElement.before(box);
+  tables[0].parentElement.before(box);
   const field = box.querySelector('input'), said = box.querySelector('output');
   const narrow = () => {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
@@ -13,6 +14,13 @@ document.addEventListener('DOMContentLoaded', () => document.querySelectorAll('t
     rows.forEach((r, i) => { r.hidden = !words.every(w => texts[i].includes(w)); n += !r.hidden; });
     said.textContent = `${n} of ${rows.length} rows`;
   };
+  field.addEventListener('input', narrow);
+  narrow();
+  tables.forEach(sortable);
+});
+
+function sortable(table) {
+  const body = table.tBodies[0], rows = [...body.rows], heads = [...table.tHead.rows[0].cells];
   const value = (row, c) => row.cells[c].textContent.trim();
   const sort = c => {
     const up = heads[c].getAttribute('aria-sort') === 'descending';
@@ -30,6 +38,4 @@ document.addEventListener('DOMContentLoaded', () => document.querySelectorAll('t
     h.addEventListener('click', () => sort(c));
     h.addEventListener('keydown', e => { if (e.key === 'Enter' || e.key === ' ') { e.preventDefault(); sort(c); } });
   });
-  field.addEventListener('input', narrow);
-  narrow();
-}));
+}
