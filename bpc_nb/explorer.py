@@ -400,8 +400,8 @@ def changes(runs:list) -> tuple:
     return tuple((p.name, p.stat().st_mtime_ns) for r in runs for p in (r.folder, r.folder/'log.jsonl', r.folder/'looks') if p.exists())
 
 def sibling_runs(r:Run) -> list: # names of folders
-    "The runs in the same folder, and the run itself"
-    return sorted({r.name, *(p.parent.name for p in r.folder.parent.glob('*/config.json'))})
+    "The runs and memories in the same folder, and the run itself"
+    return sorted({r.name, *(p.name for p in r.folder.parent.glob('*/') if (p/'config.json').exists() or states(p))})
 
 # %% ../nbs/910_explorer.ipynb #11cbeaad
 def explorer(run:str|Path, # a run's folder

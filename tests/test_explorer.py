@@ -23,7 +23,22 @@ def runs(home, tmp_path_factory):
 
 
 @pytest.fixture(scope='module')
-def url(runs):
+def families(runs, tmp_path_factory):
+    "What is no plain run of images, in the same folder: soft labels, a schedule, sentences, a memory, and an audit of a run"
+    from bpc_nb.data import load
+    from bpc_nb.memory import remember
+    from test_text import put, rows
+    few = dict(steps=2, every=1, select_runs=1, progress=False)
+    distill('cd', 'digits', 1, runs/'soft', labels='soft', L=2, net=NET, experts=dict(n=2, epochs=5), T=2, k_max=2, **few)
+    distill('dd', 'digits', 1, runs/'schedule', net='mlp:width=8', **few)
+    text = load(put(tmp_path_factory.mktemp('text')/'questions.tsv', rows(18)))
+    distill('tdd', text, 1, runs/'words', net='textconv:width=4', real=8, epochs=2, **few)
+    remember(load('digits'), runs/'memory', per_class=1, options=dict(features='pixels', net='mlp:width=8', select_runs=1), progress=False)
+    (runs/'L0'/'coreset.html').write_text('<p>what an audit found</p>')
+
+
+@pytest.fixture(scope='module')
+def url(runs, families):
     p = subprocess.Popen([sys.executable, '-c', EXPLORE, 'explore', str(runs/'L8'), '--stay', '--json'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | dict(PYTHONPATH=str(ROOT)))
     said = p.stdout.readline()
     assert said, p.stderr.read()
@@ -125,7 +140,23 @@ def test_a_second_run_stands_beside_the_first_and_students_predict(page, runs):
     slide(page, 'test image', 'ArrowRight')
     until(page, figures, old)
     assert page.wrong == []
+    audit = page.locator('details', has_text='audit of')
+    audit.locator('summary').click()
+    assert audit.locator('iframe').content_frame.locator('p').inner_text() == 'what an audit found'
     if out := os.environ.get('SHOT'): page.screenshot(path=out.replace('.png', '_two.png'), full_page=True)
+
+
+@in_browser
+@pytest.mark.parametrize('name, shown, many', [('soft', '.bpc svg', 10), ('schedule', '.bpc svg', 1), ('words', 'pre', 1), ('memory', '.bpc img', 10)])
+def test_every_family_is_shown(page, name, shown, many):
+    "Soft labels and step sizes as bars, sentences as words, a memory as its images"
+    page.locator('select').nth(1).select_option('none')
+    page.locator('select').nth(0).select_option(name)
+    page.get_by_text(re.compile(f'^{name}: ')).first.wait_for()
+    page.locator(f'.jupyter-widgets {shown}').nth(many-1).wait_for()
+    assert page.locator(f'.jupyter-widgets {shown}').count() == many and page.wrong == []
+    if name == 'schedule': assert 'learned step sizes' in page.locator('body').inner_text()
+    if out := os.environ.get('SHOT'): page.screenshot(path=out.replace('.png', f'_{name}.png'), full_page=True)
 
 
 def test_what_is_no_run(refused, runs, tmp_path):
