@@ -7,7 +7,7 @@ __all__ = ['STYLE', 'MOST_TILES', 'JUDGES', 'WIDE', 'SHARED', 'PAGE_CELL', 'AT_O
            'newest_look', 'Means', 'buffer_of', 'model_of_run', 'per_image', 'bars', 'tiles', 'draw_curves',
            'trace_chain', 'project', 'draw_chain', 'data_for', 'predictions', 'draw_prediction', 'View', 'as_html',
            'said', 'audit_page', 'snapshot', 'with_widgets', 'controls', 'moving', 'predicting', 'live', 'changes',
-           'sibling_runs', 'explorer', 'page_file', 'free_port', 'served', 'newest', 'bpc_explore']
+           'runs_in', 'sibling_runs', 'explorer', 'page_file', 'free_port', 'served', 'newest', 'bpc_explore']
 
 # %% ../nbs/910_explorer.ipynb #f900aa7e
 import asyncio, os, socket, subprocess, sys, tempfile, time, webbrowser
@@ -62,14 +62,14 @@ def open_run(folder:str|Path) -> Run:
     if not folder.is_dir(): raise FileNotFoundError(f"run: there is no folder {folder}; `bpc distill` makes one")
     if not path.exists() and (kept := states(folder)):
         S = Coreset.load(kept[-1]/STATE)
-        return Run(folder, dict(method='memory', data=', '.join(S.classes), ipc=most(S.y), seed=0, net=S.meta.get('net', ''), every=1))
+        return Run(folder, dict(method='memory', data=', '.join(S.classes), ipc=most(S.y), seed=0, net=S.meta.get('net', '')))
     if not path.exists():
         raise FileNotFoundError(f"run: {folder} holds no run, there is no config.json in it; name the folder that `bpc distill` wrote to, "
                                 "or that of a memory")
     try: config = dict(loads(path.read_text()))
     except (ValueError, TypeError):
         raise ValueError(f"run: {path} is cut off or no JSON object; begin the run again in another folder") from None
-    missing = [k for k in ('method','data','ipc','seed','net','every') if k not in config]
+    missing = [k for k in ('method','data','ipc','seed','net') if k not in config]
     if missing: raise ValueError(f"run: {folder} was written by another version, its config.json has no {missing[0]!r}; "
                                  "explore it with that version, or run it again")
     return Run(folder, config)
@@ -399,9 +399,13 @@ def changes(runs:list) -> tuple:
     "What differs when a run has gone on"
     return tuple((p.name, p.stat().st_mtime_ns) for r in runs for p in (r.folder, r.folder/'log.jsonl', r.folder/'looks') if p.exists())
 
+def runs_in(folder:str|Path) -> list: # of folders
+    "The runs and memories in a folder"
+    return [p for p in Path(folder).glob('*/') if (p/'config.json').exists() or states(p)]
+
 def sibling_runs(r:Run) -> list: # names of folders
     "The runs and memories in the same folder, and the run itself"
-    return sorted({r.name, *(p.name for p in r.folder.parent.glob('*/') if (p/'config.json').exists() or states(p))})
+    return sorted({r.name, *(p.name for p in runs_in(r.folder.parent))})
 
 # %% ../nbs/910_explorer.ipynb #11cbeaad
 def explorer(run:str|Path, # a run's folder
@@ -475,10 +479,10 @@ def served(path:str|Path, port:int, log:IO) -> subprocess.Popen: # log: an open 
 
 def newest(folder:str|Path='runs') -> Path:
     "The run that was last written to"
-    found = sorted(Path(folder).glob('*/config.json'), key=lambda p: p.parent.stat().st_mtime)
+    found = sorted(runs_in(folder), key=lambda p: p.stat().st_mtime)
     if not found:
         raise FileNotFoundError(f"run: there is no run in {Path(folder).resolve()}; name a run's folder, or make one with `bpc distill`")
-    return found[-1].parent
+    return found[-1]
 
 # %% ../nbs/910_explorer.ipynb #89e85a39
 def bpc_explore(run:str=None, # a run's folder (default: the newest in runs/)
