@@ -405,6 +405,8 @@ def test_front_page(visit):
     assert p.locator('article table').count() >= 1 and p.locator('.katex').count() > 3 and '$' not in text
     for first in p.locator('article strong', has_text='Four doors'), p.locator('article', has_text='bpc demo').locator('pre').first:
         assert first.bounding_box()['y'] < p.viewport_size['height'] # on the first screen
+    table = p.locator('article table').first.bounding_box()
+    assert table['y'] + table['height'] <= p.viewport_size['height'] # and so are the pictures and the table
 
 
 def test_sidebar_has_parts_and_chapters_in_order(visit):
