@@ -180,6 +180,8 @@ def test_a_variant_shows_the_equation_of_its_base():
     nb = new_notebook(cells=[new_markdown_cell('$$x = 1 \\tag{3}$$ and $$\\Delta_k = 2$$')])
     found = [cards.equation_of(n, nb, first) for n, first in (('sre2l', True), ('dwa', False), ('y', False))]
     assert found == ['x = 1', '\\Delta_k = 2', '']
+    both = {n: cards.equation_of(n, build.read('420_cd'), n == 'cd') for n in ('cd', 'positive-only')}
+    assert r'\theta^-' in both['cd'] and r'\theta^+' in both['positive-only'] and r'\theta^-' not in both['positive-only']
 
 
 def test_the_page_of_all_results_says_where_other_lines_are(tmp_path):
