@@ -12,7 +12,6 @@ from lookup import average, differing, sized, spread
 MARK = r'<!-- equation of ([\w-]+) -->\s*'
 BEGINS = {'dwa':r'\Delta_k'} # how a method's formula begins, where its chapter marks none and it is not the chapter's first method
 LIKE = { # a variant -> (the method whose equation it has, what is different)
-    'positive-only':('cd', ', without its second term'),
     'cd-both':('cd', ''), 'cd-nets':('cd', ''), 'cd-late':('cd', ''), 'cd-persistent':('cd', ''),
     'dsa':('dc', ', with augmented images on both sides'), 'cafe-dsa':('cafe', ', with augmented images'),
     'sldd':('dd', ', where labels are learned, too'), 'tdd':('dd', ', with sentences for images, and learned labels')}

@@ -197,6 +197,7 @@ machines differ. The last column names the grid and its cells: `bpc grid results
 
 # --- gallery -------------------------------------------------------------------------------------------------------------------
 MOST = 10 # images of a class that are shown
+SMALL = 200 # pixels: a folded picture that is narrower is shown twice as large
 
 def without(hidden:int) -> str: # rows
     "What the gallery leaves out, in a sentence"
@@ -218,28 +219,47 @@ def picture(path, S) -> int: # width in pixels
     Image.fromarray(art).save(path, optimize=True)
     return art.shape[1]
 
-def gallery(groups, results, folder, more=()) -> str: # groups: of `measured`; folder: whose files go beside the pages; more: (key, title, section)
-    "The first coreset of every row of results, as students see its images, then what no grid has"
+def drawn(path, folder, said, below=700) -> str: # path: of a coreset; said: in words; below: this width a picture is shown twice as large
+    "A coreset's images as a picture of the page; '': it has no images"
     from bpc_nb.core import Coreset
+    S = Coreset.load(path)
+    if S.x.ndim!=4: return ''
+    width = picture(file := folder/'gallery'/f'{path.stem}.png', S.examples() if S.decode!='identity' else S)
+    return f'<img src="gallery/{file.name}" {sized(file, 2 if width<below else 1)} alt="{said}" loading="lazy">'
+
+def others(kept, folder, name) -> str: # kept: (line, path of its coreset), of the row's lines but the first; '': there are none
+    "Coresets of a row that differ from the first in seed or fold, folded and smaller"
+    def one(r, path):
+        drew = ', '.join(f'{k} {r[k]}' for k in ('seed','fold') if r.get(k) is not None)
+        which = html.escape(f'{drew}: {spread([r], "accuracy_runs")} %')
+        return f'<figure class="art">{drawn(path, folder, f"{html.escape(name)}, {which}", SMALL)}<figcaption>{which}</figcaption></figure>'
+    if not kept: return ''
+    return f'<details class="others"><summary>other seeds and folds: {len(kept)}</summary>{"".join(one(*k) for k in kept)}</details>'
+
+def gallery(groups, results, folder, more=()) -> str: # groups: of `measured`; folder: whose files go beside the pages; more: (key, title, section)
+    "The coresets of every row of results, as students see their images, all but the first folded; then what no grid has"
     from bpc_nb.grid import coreset_file
     (folder/'gallery').mkdir(exist_ok=True)
-    out, shown, hidden = [], 0, 0
+    out, rows, hidden, shown = [], 0, 0, 0
     for at,lines in groups.items():
-        path = next((p for r in lines if 'coreset' in r and (p := coreset_file(r, results))), None)
-        S = path and Coreset.load(path)
-        if not S or S.x.ndim!=4: hidden += 1; continue
         data, ipc, name, net, evaluator, protocol, study = at
+        kept = [(r, p) for r in lines if 'coreset' in r and (p := coreset_file(r, results))]
+        said = html.escape(f'{name}: {spread(lines, "accuracy_runs")} %')
+        first = kept and drawn(kept[0][1], folder, said)
+        if not first: hidden += 1; continue
         head = f'## {data}, {ipc} image{"s"*(ipc > 1)} per class' + ', the first ten of each'*(ipc > MOST)
         if head not in out: out.append(head)
-        width = picture(file := folder/'gallery'/f'{path.stem}.png', S.examples() if S.decode!='identity' else S)
-        said = html.escape(f'{name}: {spread(lines, "accuracy_runs")} %')
-        out.append(f'<figure class="art"><img src="gallery/{file.name}" {sized(file, 2 if width<700 else 1)} alt="{said}" loading="lazy"><figcaption>{said} <small>{html.escape(f"{net}, {protocol}, {study}")}</small></figcaption></figure>')
-        shown += 1
+        by = html.escape(f'{net}, {protocol}, {study}')
+        out.append(f'<figure class="art">{first}<figcaption>{said} <small>{by}</small></figcaption></figure>{others(kept[1:], folder, name)}')
+        rows, shown = rows + 1, shown + len(kept)
     below = 'What no grid has stands below: ' + ', '.join(f'[{title.lower()}](#gallery-{k})' for k,title,_ in more) + '.' if more else ''
     return f"""# Gallery
 
 {{.claim}}
-What was learned: the images of {shown} coreset{'s'*(shown!=1)}, one for each row of [all results](all_results.md) whose images were kept
+What was learned: the images of {shown} coreset{'s'*(shown!=1)}, for {rows} row{'s'*(rows!=1)} of [all results](all_results.md)
+
+A picture is the first coreset of a row. The row's other coresets, of other seeds or folds, are folded below it.
+A row's accuracy is the mean over all its coresets.
 
 Where a class has one image, the row shows the classes in order; otherwise each class has a row, of at most {MOST} images.
 Values outside of what a screen can show are cut off. {without(hidden)}

@@ -180,6 +180,8 @@ def test_a_variant_shows_the_equation_of_its_base():
     nb = new_notebook(cells=[new_markdown_cell('$$x = 1 \\tag{3}$$ and $$\\Delta_k = 2$$')])
     found = [cards.equation_of(n, nb, first) for n, first in (('sre2l', True), ('dwa', False), ('y', False))]
     assert found == ['x = 1', '\\Delta_k = 2', '']
+    both = {n: cards.equation_of(n, build.read('420_cd'), n == 'cd') for n in ('cd', 'positive-only')}
+    assert r'\theta^-' in both['cd'] and r'\theta^+' in both['positive-only'] and r'\theta^-' not in both['positive-only']
 
 
 def test_the_page_of_all_results_says_where_other_lines_are(tmp_path):
@@ -217,6 +219,22 @@ def test_the_gallery_shows_ten_of_a_class(monkeypatch, tmp_path):
     assert f'width="{2*few[0]}" height="{2*few[1]}"' in text
     assert few == Image.open(tmp_path/'ten.png').size and '12 images per class, the first ten of each' in text
     assert 'images of 1 coreset,' in text and '1 row is not here' in text
+
+
+def test_the_gallery_folds_other_seeds_and_folds(monkeypatch, tmp_path):
+    "A row's first coreset is open, the others are behind one line, each with its seed or fold and its size"
+    import torch
+
+    from bpc_nb import grid
+    from bpc_nb.core import Coreset
+    for k in 'ab': Coreset(torch.rand(2, 1, 4, 4), torch.arange(2), classes=('a', 'b')).save(tmp_path/f'{k}.safetensors')
+    monkeypatch.setattr(grid, 'coreset_file', lambda r, results: tmp_path/f"{r['coreset']}.safetensors")
+    (at, [first]), = grouped(line('a', coreset='a', seed=0)).items()
+    text = build.lookup.gallery({at:[first, line('b', coreset='b', seed=1, runs=(.7,))]}, tmp_path, tmp_path)
+    shown, folded = text.split('<details class="others"><summary>other seeds and folds: 1</summary>')
+    assert 'gallery/a.png' in shown and 'images of 2 coresets, for 1 row of' in shown
+    assert re.search(r'<img src="gallery/b\.png" width="\d+" height="\d+" alt="cd, seed 1: 70\.0 %" loading="lazy">', folded)
+    assert '<details' not in build.lookup.gallery({at:[first]}, tmp_path, tmp_path)
 
 
 def test_a_picture_says_in_words_what_is_above_it(book):
@@ -489,10 +507,12 @@ def test_all_results_need_no_script(visit):
 def test_gallery_shows_what_was_learned(visit):
     p = visit('gallery.html')
     art = p.locator('figure.art img')
-    assert art.count() > 200
+    assert art.count() > 600 and not p.locator('details.others img').first.is_visible()
     assert art.evaluate_all("i => i.every(i => i.getAttribute('width') && i.getAttribute('height'))") # a page that loads keeps its place
     art.nth(0).scroll_into_view_if_needed(); p.wait_for_timeout(300)
     assert art.nth(0).evaluate('i => i.complete && i.naturalWidth > 0') and '%' in art.nth(0).get_attribute('alt')
+    p.locator('details.others summary').first.click()
+    p.wait_for_function("(i => i.complete && i.naturalWidth > 0)(document.querySelector('details.others img'))")
     p.locator('article a', has_text=re.compile('^memories$')).click()
     p.wait_for_function("(y => 0 <= y && y < innerHeight)(document.querySelector('#gallery-memory h2').getBoundingClientRect().y)")
     p.wait_for_function("(i => i.complete && i.naturalWidth > 0)(document.querySelector('#gallery-memory img'))")
