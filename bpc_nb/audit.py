@@ -44,6 +44,7 @@ class Answer(NamedTuple):
     says: str = ''
 
 def as_number(v:float|str|None) -> str:
+    "A value as a page prints it: three decimals, groups of thousands, nothing for None"
     return '' if v is None else v if isinstance(v, str) else f'{v:,}' if isinstance(v, int) else f'{v:.3f}'
 
 def answer_in_words(a:dict, M:int) -> tuple: # a: an answer's fields; M: examples; (value, control)
@@ -146,7 +147,9 @@ def elsewhere(S:Coreset, real:Coreset, j:Judge, nets:tuple=OTHERS) -> list:
         except Diverged: return Answer('networks', spec, 'diverged', None, True, 'a student left the finite numbers')
     return [of(n) for n in nets if n!=j.net.name]
 
-def shifted(x:Tensor, n:int) -> Tensor: return x.roll(n, -1) # pixels to the right, around the border
+def shifted(x:Tensor, n:int) -> Tensor:
+    "Images moved n pixels to the left; what leaves comes back at the other border"
+    return x.roll(n, -1)
 
 def when_corrupted(S:Coreset, real:Coreset, j:Judge) -> list:
     "Accuracy on corrupted and shifted images"
@@ -169,7 +172,9 @@ def nearest_in_class(a:Tensor, ya:Tensor, # examples (M,...) and labels
         d[here], i[here] = best.values.float()/a[0].numel()**.5, there[best.indices]
     return d, i
 
-def classes_of(S:Coreset) -> Tensor: return S.y.argmax(1) if S.y.is_floating_point() else S.y # of soft labels the largest
+def classes_of(S:Coreset) -> Tensor:
+    "The class of each example; of soft labels, the one with the largest share"
+    return S.y.argmax(1) if S.y.is_floating_point() else S.y
 
 def by_chance(n:int, M:int, p:float) -> float:
     "The chance of n or more of M, each with probability p"
@@ -226,7 +231,8 @@ def shadow_auc(M:Tensor, inside:Tensor) -> float: # as in `attack_scores`
     "The attack's area, a mean over runs"
     return sum(attacked(M, inside))/len(M)
 
-def attacked(M:Tensor, inside:Tensor) -> list: # the area of each run
+def attacked(M:Tensor, inside:Tensor) -> list:
+    "The area under the curve of an attack on each run, with the other runs as reference"
     each = [attack_scores(M, inside, r) for r in range(len(M))]
     return [auc(s[i], s[~i]) for s,i in zip(each, inside)]
 
@@ -253,7 +259,9 @@ def shadowed(method:str, ipc:int, j:Judge, runs:int, progress:bool=True,
     return each.mean().item(), each.std().item()/runs**.5
 
 # %% ../nbs/878_audit.ipynb #08cf166c
-def squashed(a:float) -> float: return (exp(a) - 1/e)/(e - 1/e) # from [-1,1] to [0,1]
+def squashed(a:float) -> float:
+    "A number in [-1,1] on the scale of [0,1], stretched as exp is"
+    return (exp(a) - 1/e)/(e - 1/e)
 
 def everything(j:Judge, passes:int) -> float: # images that pass
     "Accuracy of one network of all training images, as far as so many passes take it, at most a hundred epochs"
@@ -348,7 +356,8 @@ CSS = ('body{font:15px/1.5 system-ui,sans-serif;max-width:56em;margin:2em auto;p
        '.red td{color:#b00020}h2{margin:1.6em 0 .3em}figure{display:inline-block;margin:0 6px 6px 0;text-align:center;font-size:12px}'
        'img{width:56px;image-rendering:pixelated;display:block}')
 
-def rows_of(answers:list) -> str: # of one part
+def rows_of(answers:list) -> str:
+    "The answers of one part as an HTML table"
     def cells(a):
         n = ' class=n'
         each = ('', a['what']), (n, as_number(a['value'])), (n, as_number(a['control'])), ('', a['says'])
@@ -356,7 +365,9 @@ def rows_of(answers:list) -> str: # of one part
     rows = ''.join(f"<tr{' class=red' if a['red'] else ''}>{cells(a)}</tr>" for a in answers)
     return f'<table><tr><th>question<th>coreset<th>control<th>how to read it</tr>{rows}</table>'
 
-def uris(pixels:Tensor) -> list: return [uri(as_png(p)) for p in pixels] # (M,C,H,W) in [0,1]
+def uris(pixels:Tensor) -> list: # pixels: (M,C,H,W) in [0,1]
+    "Each image as a data URI, for a page that holds its pictures"
+    return [uri(as_png(p)) for p in pixels]
 
 def neighbours(S:Coreset, data:Data, which:list, most:int=30) -> str: # which: training images
     "Examples above their nearest training images"

@@ -34,7 +34,9 @@ def as_format(name:str, # of the option
 
 Format = Annotated[str, as_format]
 
-def unformatted(o:dict) -> dict: return {k:v for k,v in o.items() if k not in FORMATS} # what is computed, without how
+def unformatted(o:dict) -> dict:
+    "The options that say what is computed, without those that say how"
+    return {k:v for k,v in o.items() if k not in FORMATS}
 
 # %% ../nbs/155_auto.ipynb #fc7d1924
 NORM_LAYERS = nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase
@@ -43,7 +45,9 @@ def is_small(net:Network, shape:tuple) -> bool: # shape of an example
     "Whether there is nothing to win: few pixels, no images at all, or few parameters"
     return len(shape)!=3 or shape[1]*shape[2] <= 256 or net.P < 10_000
 
-def normalised(net:Network) -> bool: return any(isinstance(m, NORM_LAYERS) for m in net.build().modules())
+def normalised(net:Network) -> bool:
+    "Whether a network has a normalisation layer"
+    return any(isinstance(m, NORM_LAYERS) for m in net.build().modules())
 
 def compiler_for(device:str='cpu') -> str|None:
     "What would compile on a device, if it is there"
@@ -104,7 +108,9 @@ def measure_file(of:dict) -> Path: # of: from `measured_for`
     "Where it is kept"
     return cache_folder()/'fast'/f"{hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:12]}.json"
 
-def is_seconds(v:Any) -> bool: return isinstance(v, float) and 0 < v < float('inf')
+def is_seconds(v:Any) -> bool:
+    "Whether a stored value is a time that was measured"
+    return isinstance(v, float) and 0 < v < float('inf')
 
 def read_measure(path:Path, of:dict) -> dict|None: # None: there is none that holds here
     "What was measured, if it was measured for this"

@@ -123,7 +123,7 @@ class Workload(NamedTuple):
     images:int=0     # that an expert sees
     epochs:int=0     # of a student
 
-    def __str__(self):
+    def __str__(self) -> str:
         of = dict(step=f'ipc {self.ipc}, L {self.L}', match=f'ipc {self.ipc}, {REAL} real images per class',
                   regression=f'ipc {self.ipc}, {REAL} real images', schedule=f'ipc {self.ipc}, {self.L} steps, {REAL} real images',
                   epoch=f'{self.images} of {SHAPES[self.shape][1]} images, {EXPERTS} experts',
@@ -321,7 +321,9 @@ def floor(dtype:torch.dtype, w:Workload) -> Callable:
 FAST = {'ours': {}, 'ours compiled': dict(compile=True), 'ours bf16': dict(bf16=True), 'ours compiled bf16': dict(bf16=True, compile=True)}
 FLOORS = {'floor': partial(floor, torch.float32), 'floor bf16': partial(floor, torch.bfloat16)}
 
-def formats(f:Callable) -> dict: return {name:partial(f, **o) for name,o in FAST.items()}
+def formats(f:Callable) -> dict: # name -> callable
+    "A contender in every format of `FAST`"
+    return {name:partial(f, **o) for name,o in FAST.items()}
 
 CONTENDERS = dict( # kind -> name -> function of a workload
     step={'published recipe': partial(outer_steps, published, plain=True), 'published and memory': partial(outer_steps, published),

@@ -110,7 +110,9 @@ KINDS = {int:whole_number, float:real_number, str:str, bool:truth, dict:nested_o
 METAVAR = {whole_number:'N', real_number:'X', str:'TEXT', nested_options:'NAME=VALUE,...'}
 
 # %% ../nbs/970_cli.ipynb #dc06c839
-def dashed(name:str) -> str: return '--' + name.replace('_', '-') # as it is typed
+def dashed(name:str) -> str:
+    "The name of an argument as it is typed in a command"
+    return '--' + name.replace('_', '-')
 
 class Option(NamedTuple):
     "One option of a command"
@@ -152,7 +154,7 @@ def meant(name:str, flags:Iterable) -> str: # what was typed, what could have be
 # %% ../nbs/970_cli.ipynb #fbf8f918
 class Switch(argparse.BooleanOptionalAction):
     "`--bf16`: whatever it costs here; `--no-bf16`: never; neither: as the machine does it best"
-    def __call__(self, parser, namespace, values, option_string=None):
+    def __call__(self, parser:argparse.ArgumentParser, namespace:argparse.Namespace, values:Any, option_string:str=None) -> None:
         setattr(namespace, self.dest, False if option_string.startswith('--no-') else 'always')
 
 class Parser(argparse.ArgumentParser):

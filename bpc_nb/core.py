@@ -47,7 +47,9 @@ def choose(name:Any, # what was asked for
     said = f", did you mean {known[near]!r}?" if near else f" (one of {', '.join(map(str, options))})"
     raise ValueError(f"{what}: unknown {name!r}{said}")
 
-def several(n:float, what:str) -> str: return f"{n:g} {what}{'s'*(n!=1)}" # 1 minute, 15 minutes
+def several(n:float, what:str) -> str:
+    "A number with its unit, in the plural where it is not one: 1 minute, 15 minutes"
+    return f"{n:g} {what}{'s'*(n!=1)}"
 
 # %% ../nbs/000_core.ipynb #4e716b4d
 class Transform(NamedTuple):
@@ -58,7 +60,7 @@ class Transform(NamedTuple):
     white: Tensor|None = None   # (D,D), symmetric
     colour: Tensor|None = None  # (D,D), inverse of `white`
 
-    def __call__(self, pixels:Tensor): # (B,C,H,W)
+    def __call__(self, pixels:Tensor) -> Tensor: # (B,C,H,W)
         "From pixels to the model's space"
         x = (pixels - self.mean)/self.std
         return x if self.white is None else ((x.flatten(1) - self.centre)@self.white).view_as(x)
@@ -187,7 +189,9 @@ def label_kind(S:Coreset) -> str:
     "What kind of labels a coreset has, as results say it"
     return 'targets' if S.targets else 'soft' if S.y.is_floating_point() else 'hard'
 
-def label_words(kind:str) -> str: return kind if kind=='targets' else f'{kind} labels' # in a sentence
+def label_words(kind:str) -> str:
+    "The kind of labels as a sentence says it"
+    return kind if kind=='targets' else f'{kind} labels'
 
 def as_dataset(S:Coreset, space:str) -> TensorDataset: # 'pixels' or 'model'
     "What students see: images, labels (targets of a regression as they are), and weights where there are any"

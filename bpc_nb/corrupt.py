@@ -72,7 +72,9 @@ def blurred(x:Tensor, sigma:float, truncate:float=4.) -> Tensor:
     k = gauss(sigma, min(int(truncate*sigma + .5), min(x.shape[2:])-1))
     return filtered(filtered(x, k[:,None]), k[None])
 
-def unit(x:Tensor) -> float: return min(x.shape[2:])/32 # pixels of this image per pixel of a CIFAR image
+def unit(x:Tensor) -> float:
+    "Pixels of this image per pixel of a CIFAR image, by which widths of filters grow"
+    return min(x.shape[2:])/32
 
 # %% ../nbs/340_corrupt.ipynb #7e025885
 def defocus_blur(x:Tensor, c:tuple, gen:Generator=None) -> Tensor:

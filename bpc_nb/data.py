@@ -399,7 +399,9 @@ def same_table(data:Data, coreset:Coreset) -> None:
         if a!=b: raise ValueError(f"coreset: column {k!r} is {a} in its table, and {b} in {data.name}; "
                                   "both need the same columns and categories")
 
-def listed(names:tuple) -> str: return ', '.join(map(str, names[:3])) + (f', ... ({len(names)})' if len(names)>3 else '')
+def listed(names:tuple) -> str:
+    "The first three names, and how many there are if there are more"
+    return ', '.join(map(str, names[:3])) + (f', ... ({len(names)})' if len(names)>3 else '')
 
 def refit(data:Data, coreset:Coreset) -> Transform:
     "The transform of a coreset whose file does not hold its whitening matrix"

@@ -54,7 +54,9 @@ def known_to(m:Method) -> dict: # name -> `inspect.Parameter`
            | parameters(energy) if m.steps else {k:p for k,p in parameters(choices).items() if k!='start'})
     return {k:p for k,p in run.items() if k not in m.without} | parameters(m.make)
 
-def defaults(m:Method) -> dict: return {k:p.default for k,p in known_to(m).items()}
+def defaults(m:Method) -> dict: # name -> value
+    "The options of a run of this method, with the values that signatures give"
+    return {k:p.default for k,p in known_to(m).items()}
 
 # %% ../nbs/410_distill.ipynb #603481f1
 def wants(method:str, config:dict) -> frozenset:
@@ -119,7 +121,9 @@ def fit_of_run(config:dict, data:Data, ipc:int, net:Network, device:str) -> Fit:
     "How a run is computed on this machine"
     return fitted(net, data.shape, device, *(config[k] for k in FORMATS), passes_of(config, ipc, data.K))
 
-def formats_of(fit:Fit) -> dict: return {k:getattr(fit, k) for k in FORMATS}
+def formats_of(fit:Fit) -> dict: # name -> value
+    "The formats of a fit, as options of a run"
+    return {k:getattr(fit, k) for k in FORMATS}
 
 # %% ../nbs/410_distill.ipynb #c5703b41
 def buffer_for(data:Data, net:Network, options:dict, device:str='cpu', progress:bool=True,
@@ -144,7 +148,9 @@ def begin_with_others(folder:Path, what:dict) -> Buffer|None: # what: from `desc
 
 ALLOWED = dict.fromkeys(FORMATS, True) # recipes once chose the formats, which were then a part of the buffers' names
 
-def short_name(what:dict) -> str: return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+def short_name(what:dict) -> str:
+    "Twelve digits that name what a dict holds; the same on every machine"
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
 # %% ../nbs/410_distill.ipynb #80005733
 def enough_for(method:str, config:dict, buffer:Buffer|None) -> None:
@@ -205,7 +211,9 @@ def judged(data:Data, config:dict, net:Network, seed:int, device:str, at_all:boo
         except Diverged as e: warnings.warn(f"a student diverged, so these images are no candidate ({e})"); return dict(accuracy_mean=0.)
     return judge
 
-def on_cpu(S:Coreset) -> Coreset: return S._replace(**{k:t.cpu() for k in ('x','y','w','steps') if (t := getattr(S, k)) is not None})
+def on_cpu(S:Coreset) -> Coreset:
+    "A coreset with its tensors in main memory"
+    return S._replace(**{k:t.cpu() for k in ('x','y','w','steps') if (t := getattr(S, k)) is not None})
 
 # %% ../nbs/410_distill.ipynb #3038bab4
 KEPT = ("the run in {} is kept up to its last evaluation, and the same command goes on with resume=True, where bf16='always', "

@@ -52,7 +52,9 @@ class Run(NamedTuple):
     @property
     def name(self) -> str: return self.folder.name
 
-def most(y:Tensor) -> int: return max(Counter(y.tolist()).values()) # images of the class that has most
+def most(y:Tensor) -> int: # y: labels
+    "The size of the largest class"
+    return max(Counter(y.tolist()).values())
 
 def open_run(folder:str|Path) -> Run:
     "Open a run's folder, or say what is wrong with it"
@@ -267,7 +269,7 @@ class View:
     data:Data|None = None
     probs:Tensor|None = None # (N,K), of the test images
 
-    def __init__(self, r:Run, buffer=None): self.run, self.buffer = r, buffer
+    def __init__(self, r:Run, buffer:str|Path=None) -> None: self.run, self.buffer = r, buffer
 
     def means(self, S:Coreset) -> Means:
         if self.found is None: self.found = model_of_run(self.run, S, self.buffer)
@@ -289,7 +291,9 @@ def as_html(fig:'Figure') -> str: # as wide as the page, up to twice its own wid
     "A figure as HTML that holds its picture"
     fig.savefig(f := BytesIO(), format='png', dpi=200)
     return f'<img style="width:100%;max-width:{160*fig.get_figwidth():.0f}px" src="{uri(f.getvalue())}">'
-def said(text:str|Exception) -> str: return f'<p style="line-height:1.4;max-width:600px">{escape(str(text))}</p>'
+def said(text:str|Exception) -> str:
+    "A sentence as HTML, its markup escaped"
+    return f'<p style="line-height:1.4;max-width:600px">{escape(str(text))}</p>'
 
 def audit_page(r:Run) -> str: # '': there is none
     "What `bpc audit` wrote beside the newest coreset of a run"

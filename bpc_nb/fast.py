@@ -56,9 +56,15 @@ def compiled(f:Callable) -> Callable:
 SAID:list = []
 
 # %% ../nbs/150_fast.ipynb #0a1f0c85
-def last(y:Tensor) -> Tensor: return y.contiguous(memory_format=torch.channels_last) # (B,C,H,W), channels last in memory
-def per_pixel(y:Tensor) -> Tensor: return y.permute(0,2,3,1).to(torch.promote_types(y.dtype, torch.float32)) # (B,H,W,C)
-def at(t:Tensor) -> Tensor: return t[:,None,None] # (B,C) for every pixel
+def last(y:Tensor) -> Tensor: # (B,C,H,W)
+    "The same values, with channels last in memory"
+    return y.contiguous(memory_format=torch.channels_last)
+def per_pixel(y:Tensor) -> Tensor: # (B,H,W,C)
+    "Channels as the last dimension, in float32 at least"
+    return y.permute(0,2,3,1).to(torch.promote_types(y.dtype, torch.float32))
+def at(t:Tensor) -> Tensor: # (B,C) -> (B,1,1,C)
+    "One value for each channel, shaped to meet `per_pixel`"
+    return t[:,None,None]
 def cells_2x2(t:Tensor) -> Tensor: # (B,H,W,C) -> (B,H//2,2,W//2,2,C)
     "2x2 cells; an odd last row or column is in none, as in `nn.AvgPool2d(2)`"
     B,H,W,C = t.shape
@@ -192,10 +198,10 @@ class Patches(NamedTuple):
 
 class Bare(nn.Module):
     "A convolution without bias, in the format of autocast; for the first one, what it takes to compute it"
-    def __init__(self, conv):
+    def __init__(self, conv:nn.Conv2d) -> None:
         super().__init__()
         self.weight, self.bias, self.size, self.pad = conv.weight, conv.bias, conv.kernel_size, conv.padding
-        self.kept = None # (images, their version, format, patches)
+        self.kept:tuple|None = None # (images, their version, format, patches)
     def forward(self, x:Tensor) -> Tensor|Patches:
         d = x.device.type
         # by hand: under vmap autocast does not
@@ -216,13 +222,13 @@ class Bare(nn.Module):
 # %% ../nbs/150_fast.ipynb #38c9cfdd
 class Fused(nn.Module):
     "The rest of the block"
-    def __init__(self, norm, compile):
+    def __init__(self, norm:nn.GroupNorm, compile:bool) -> None:
         super().__init__()
-        self.weight, self.bias, self.eps, self.compile = norm.weight, norm.bias, norm.eps, compile
+        self.weight, self.bias, self.eps, self.compiled = norm.weight, norm.bias, norm.eps, compile
     def forward(self, y:Tensor|Patches) -> Tensor:
         if isinstance(y, Patches):
-            return First.apply(*y[:4], self.weight[None], self.bias[None], y.size, self.eps, self.compile)[0].flatten(0, 1)
-        return Block.apply(y, *(p.expand(len(y), -1) for p in (self.weight, self.bias)), self.eps, self.compile)[0]
+            return First.apply(*y[:4], self.weight[None], self.bias[None], y.size, self.eps, self.compiled)[0].flatten(0, 1)
+        return Block.apply(y, *(p.expand(len(y), -1) for p in (self.weight, self.bias)), self.eps, self.compiled)[0]
 
 # %% ../nbs/150_fast.ipynb #e89139c6
 def fusible(conv:nn.Module, norm:nn.Module, act:nn.Module, pool:nn.Module) -> bool: # four layers

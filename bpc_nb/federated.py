@@ -54,7 +54,9 @@ def union(coresets:list, data:Data) -> Coreset: # data: whose classes are counte
     return first._replace(x=torch.cat([S.x for S in coresets])[by_class], y=y[by_class], classes=data.classes,
                           meta=first.meta | dict(ipc=round(len(y)/data.K)))
 
-def image_bytes(coresets:list) -> int: return sum(S.x.numel() + len(S.y) for S in coresets) # 8-bit pixels, a byte for each label
+def image_bytes(coresets:list) -> int:
+    "Bytes that the coresets of clients take: 8-bit pixels, and a byte for each label"
+    return sum(S.x.numel() + len(S.y) for S in coresets)
 
 # %% ../nbs/880_federated.ipynb #a9783209
 def federate(net:Network, parts:list, # of `clients`
@@ -72,4 +74,6 @@ def federate(net:Network, parts:list, # of `clients`
         state = state._replace(theta=(n/n.sum() @ torch.stack(after))[None])
         yield state.theta[0]
 
-def weight_bytes(net:Network, clients:int, rounds:int) -> int: return 4*net.P*clients*rounds # sent by clients, as many come back
+def weight_bytes(net:Network, clients:int, rounds:int) -> int:
+    "Bytes of weights that clients send in float32; as many come back"
+    return 4*net.P*clients*rounds

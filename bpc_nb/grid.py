@@ -112,7 +112,9 @@ def cells(path:str|Path, # a TOML file with tables [[cells]]
     return out
 
 # %% ../nbs/950_grid.ipynb #4c40f529
-def bare(cell:dict) -> dict: return {k:v for k,v in cell.items() if k not in MARKS}
+def bare(cell:dict) -> dict:
+    "A cell without the marks that only its grid reads"
+    return {k:v for k,v in cell.items() if k not in MARKS}
 
 def named(what:Any) -> str:
     "A short name for numbers, words and dicts of them; the same on every machine"
@@ -166,7 +168,9 @@ def lines(path:str|Path) -> list: # of dicts; a line that was cut off is left ou
             warnings.warn(f"{path}, line {n} was cut off or is no line of results; it is skipped, and its cell runs again")
     return rows
 
-def of_students(r:dict) -> bool: return r.get('evaluator', 'students')=='students' # whether students judged a line
+def of_students(r:dict) -> bool:
+    "Whether students judged a line"
+    return r.get('evaluator', 'students')=='students'
 
 def line_files(results:str|Path) -> list: # of paths
     "The files of lines in a folder and in the folders of its studies"
@@ -188,7 +192,9 @@ def add(path:Path, line:dict) -> None:
         except ValueError: f.truncate(len(whole) + bool(whole)); tail = b''
         f.write(b'\n'*bool(tail) + json.dumps(line).encode() + b'\n')
 
-def file_digest(path:str|Path) -> str: return hashlib.sha256(Path(path).read_bytes()).hexdigest() # of a coreset's file
+def file_digest(path:str|Path) -> str:
+    "SHA-256 of a coreset's file"
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 def keep(path:Path, coreset:Coreset, line:dict, results:Path) -> None:
     "Add a cell's line to a file and its coreset to the folder of coresets"

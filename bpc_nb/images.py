@@ -197,7 +197,9 @@ def seal(x:np.ndarray|Tensor, # images of all parts, training ones first
 # the last ones only where PIL can read them; elsewhere an error names the file
 IMAGE_SUFFIXES = '.png .jpg .jpeg .jpe .jfif .bmp .gif .webp .tif .tiff .ppm .pgm .avif .heic .heif'.split()
 
-def subfolders(d:Path) -> list: return sorted(p for p in d.iterdir() if p.is_dir() and p.name[0] not in '._') if d.is_dir() else []
+def subfolders(d:Path) -> list:
+    "The visible folders in a folder, in order of name; none where there is no folder"
+    return sorted(p for p in d.iterdir() if p.is_dir() and p.name[0] not in '._') if d.is_dir() else []
 
 def listing(d:Path, # a folder of class folders
            ) -> list: # [(path, class)]
@@ -289,9 +291,13 @@ def read_parquet(files:list, size:tuple=None, skip_bad:bool=False) -> tuple: # t
     return cached(digest(train+test, 'parquet', len(train), size, skip_bad), make)
 
 # %% ../nbs/100_images.ipynb #b7fb3b77
-def is_pair(p:Any) -> bool: return isinstance(p, (tuple,list)) and len(p)==2 and getattr(p[0], 'ndim', 0)>=2 and np.ndim(p[1])>=1
+def is_pair(p:Any) -> bool:
+    "Whether a source is a pair of arrays: images and their labels"
+    return isinstance(p, (tuple,list)) and len(p)==2 and getattr(p[0], 'ndim', 0)>=2 and np.ndim(p[1])>=1
 
-def plain_label(y:Any) -> np.ndarray: return np.asarray(y.cpu() if isinstance(y, Tensor) else y)
+def plain_label(y:Any) -> np.ndarray:
+    "Labels as a numpy array, from any device or library"
+    return np.asarray(y.cpu() if isinstance(y, Tensor) else y)
 
 def unpack(ds:Any, # a map-style dataset of (image, label), or a pair of arrays (x, y)
            size:tuple=None, # (H,W)

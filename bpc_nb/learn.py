@@ -170,7 +170,9 @@ def learner(m:Method, task:Task, config:dict) -> Learner: # config: as `configur
     return l
 
 # %% ../nbs/400_learn.ipynb #59b781e2
-def start_real(data:Data, ipc:int, gen:Generator) -> Coreset: return data.draw(ipc, gen)
+def start_real(data:Data, ipc:int, gen:Generator) -> Coreset:
+    "Training images, `ipc` of each class"
+    return data.draw(ipc, gen)
 
 def start_mix(data:Data, ipc:int, gen:Generator, n:int=4) -> Coreset:
     "Each image the mean of `n` real ones of its class, scaled to the spread of real images"

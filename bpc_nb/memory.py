@@ -106,9 +106,12 @@ def replayed(m:Memory) -> Coreset:
     if m.coreset is None: raise ValueError("memory: nothing was added yet, so there is nothing to replay; call add(data) first")
     return m.coreset
 
-# %% ../nbs/870_memory.ipynb #db3aaa42
-def fill(i:list, n:int) -> list: return (i*-(-n//max(1, len(i))))[:max(n, len(i))] # repeated until there are n
+# %% ../nbs/870_memory.ipynb #4e44851b
+def fill(i:list, n:int) -> list:
+    "Indices, repeated until there are n"
+    return (i*-(-n//max(1, len(i))))[:max(n, len(i))]
 
+# %% ../nbs/870_memory.ipynb #db3aaa42
 def pool(old:Coreset|None, # with its classes
          data:Data, # in its space
          new:dict, # from `unseen`
@@ -178,9 +181,13 @@ def for_memory(S:Coreset) -> Coreset:
         raise ValueError("method: its learned labels leave a class fewer images than its places; take labels='hard'")
     return S._replace(y=y, targets=False)
 
-def asked_of(m:Memory) -> dict: return dict(budget=m.budget, per_class=m.per_class, method=m.method, options=m.options)
+def asked_of(m:Memory) -> dict:
+    "What a memory was asked for, as its coreset's file keeps it"
+    return dict(budget=m.budget, per_class=m.per_class, method=m.method, options=m.options)
 
-def makers(history:tuple) -> str: return ' + '.join(dict.fromkeys(h['method'] for h in history if h['new'])) # of what is in memory
+def makers(history:tuple) -> str:
+    "The methods that made what is in memory, in order of use"
+    return ' + '.join(dict.fromkeys(h['method'] for h in history if h['new']))
 
 def reset(m:Memory, n:int) -> Memory: # n: places of a class
     "The memory when nothing is new: the same one, or with other options and, if places are fewer, the first images of each class"

@@ -31,12 +31,16 @@ class Model(NamedTuple):
     draw: Callable    # `(theta (P,), x (N,D), gen) -> y (N,)`
     wants: str        # of labels: 'binary', 'class', 'count' or 'number'
 
-def predictor(theta:Tensor, x:Tensor) -> Tensor: return x@theta[:x.shape[1]] + theta[x.shape[1]] # (N,)
+def predictor(theta:Tensor, x:Tensor) -> Tensor: # (N,)
+    "The linear predictor; theta holds the slopes, then the intercept"
+    return x@theta[:x.shape[1]] + theta[x.shape[1]]
 def logits(theta:Tensor, x:Tensor) -> Tensor: # (N,K)
     "The linear predictor of each class; theta holds slopes and intercept of one class after another"
     A = theta.view(-1, x.shape[1] + 1)
     return x@A[:,:-1].T + A[:,-1]
-def pick(n:int, gen:Generator) -> Callable: return lambda p: torch.multinomial(p, n, generator=gen).squeeze(1)
+def pick(n:int, gen:Generator) -> Callable:
+    "A function that draws `n` classes for each row of probabilities"
+    return lambda p: torch.multinomial(p, n, generator=gen).squeeze(1)
 
 MODELS = {m.name:m for m in (
     Model('logistic', lambda t, x, y: F.logsigmoid((2*y - 1)*predictor(t, x)), lambda D, K: D + 1,

@@ -16,7 +16,7 @@ from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import partial
 from math import log2, pi, prod
-from typing import Any, Callable, Iterator, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -326,7 +326,7 @@ def vgg11(shape:tuple, K:int, norm:str='instance') -> nn.Module:
 # %% ../nbs/130_networks.ipynb #b2f9697e
 class Residual(nn.Module):
     "Two 3x3 convolutions beside a shortcut"
-    def __init__(self, C, width, H, W, stride, norm):
+    def __init__(self, C:int, width:int, H:int, W:int, stride:int, norm:Callable) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Conv2d(C, width, 3, stride, 1, bias=False), norm(width, H, W), nn.ReLU(),
             nn.Conv2d(width, width, 3, 1, 1, bias=False), norm(width, H, W))
@@ -350,7 +350,7 @@ def resnet18(shape:tuple, K:int, norm:str='instance') -> nn.Module:
 # %% ../nbs/130_networks.ipynb #f8e599b4
 class Windows(nn.Module):
     "The strongest answer of each filter over windows of words"
-    def __init__(self, D, width, sizes):
+    def __init__(self, D:int, width:int, sizes:Iterable) -> None:
         super().__init__()
         self.convs = nn.ModuleList(nn.Conv1d(D, width, n, padding=n//2) for n in sizes)
     def forward(self, x:Tensor) -> Tensor: # (B,length,D) -> (B,width*len(sizes))
@@ -364,7 +364,7 @@ def textconv(shape:tuple, K:int, width:int=100) -> nn.Module: # filters of each 
 # %% ../nbs/130_networks.ipynb #bfcef4d7
 class BiLSTM(nn.Module):
     "Two LSTMs, one of them reading backwards; the strongest answer of each unit"
-    def __init__(self, D, width):
+    def __init__(self, D:int, width:int) -> None:
         super().__init__()
         self.W, self.U, self.b = (nn.Parameter(torch.empty(2, *s).uniform_(-width**-.5, width**-.5))
                                   for s in ((4*width, D), (4*width, width), (4*width,)))

@@ -25,7 +25,9 @@ def whole(name:str, # of the argument
     if isinstance(v, Integral) and not isinstance(v, bool) and lo<=v<=(v if hi is None else hi): return int(v)
     raise ValueError(f"{name}: expected a whole number {f'from {lo} to {hi}' if hi is not None else f'of at least {lo}'}, found {v!r}")
 
-def at_least(lo:int) -> Callable: return lambda name, v: whole(name, v, lo)
+def at_least(lo:int) -> Callable: # `(name, v) -> int`
+    "A check of options: a whole number that is not below `lo`"
+    return lambda name, v: whole(name, v, lo)
 
 def number(ok:Callable, # `v -> bool`
            said:str, # what it must be

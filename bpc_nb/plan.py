@@ -116,9 +116,13 @@ def memory_at(n:int, used:list) -> float: # used: of (number, MB)
 # seconds that compiling takes, once; time of a compiled network as a share of the uncompiled, in float32 and in bfloat16
 COMPILING, LEFT = 60., {False: .75, True: .4}
 
-def saved(fit:Fit) -> float: return LEFT[fit.bf16] if fit.compile else 1. # factor on seconds of an uncompiled network
+def saved(fit:Fit) -> float:
+    "The factor that compiling puts on the seconds of an uncompiled network"
+    return LEFT[fit.bf16] if fit.compile else 1.
 
-def disk_of(o:dict, net:Network) -> float: return o['n']*(o['epochs'] + 1)*net.P*(2 if o['half'] else 4)/1e6 # o: of experts; MB
+def disk_of(o:dict, net:Network) -> float: # o: options of experts
+    "Megabytes that a buffer of experts takes"
+    return o['n']*(o['epochs'] + 1)*net.P*(2 if o['half'] else 4)/1e6
 
 # %% ../nbs/930_plan.ipynb #ba82ad68
 def advice(memory:float, disk:float, device:str, own:dict,

@@ -20,7 +20,9 @@ from .toy import Gaussian, kl
 from .truth import whitened
 
 # %% ../nbs/844_points.ipynb #7bb56a9b
-def gaussian_of(theta:Tensor) -> Gaussian: return Gaussian(theta.mean(0), torch.atleast_2d(theta.T.cov())) # draws (n,P)
+def gaussian_of(theta:Tensor) -> Gaussian: # theta: (n,P)
+    "The Gaussian with the mean and covariance of draws"
+    return Gaussian(theta.mean(0), torch.atleast_2d(theta.T.cov()))
 
 def distances(p:Tensor, q:Tensor, most:int=1000) -> dict: # draws (n,P), (n',P); draws that the energy distance takes
     "Distances of two posteriors, from draws"

@@ -9,7 +9,7 @@ __all__ = ['LINE', 'where', 'Lines', 'Rated', 'Log', 'Bar', 'Widget', 'bar', 'bo
 import sys
 from pathlib import Path
 from threading import Timer
-from typing import Any, Callable
+from typing import Any, Callable, TextIO
 
 from tqdm.auto import tqdm as widget
 from tqdm.std import tqdm
@@ -29,7 +29,7 @@ def where() -> str: # 'terminal', 'notebook', 'log' or 'nowhere'
 # %% ../nbs/040_progress.ipynb #96411a3c
 class Lines:
     "A file on which every refresh of a bar is a line"
-    def __init__(self, file): self.file = file
+    def __init__(self, file:TextIO) -> None: self.file = file
     def write(self, text:str) -> None:
         if text := text.strip('\r\n '): print(text, file=self.file, flush=True)
     def flush(self) -> None: pass
@@ -44,7 +44,7 @@ class Rated:
 class Log(Rated, tqdm):
     "A bar in a log, which says soon that the task has begun, and no line twice"
     said = None # step and words of the last line
-    def __init__(self, soon:float, **options): # soon: seconds
+    def __init__(self, soon:float, **options:Any) -> None: # soon: seconds
         super().__init__(**options, file=Lines(sys.stderr), bar_format=LINE, miniters=1)
         self.first = Timer(soon, self.refresh)
         self.first.daemon = True

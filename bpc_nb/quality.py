@@ -44,11 +44,13 @@ from .show import figure, tidy
 if TYPE_CHECKING: from matplotlib.figure import Figure # a command that draws nothing starts without matplotlib
 
 # %% ../nbs/925_quality.ipynb #aa2f7871
-def both_clocks() -> tuple: return time.monotonic(), time.process_time() # seconds on the wall, of the processor
+def both_clocks() -> tuple:
+    "Seconds now: on the wall, and of the processor"
+    return time.monotonic(), time.process_time()
 
 class Clock:
     "Seconds of a run's own work, on the wall and of the processor"
-    def __init__(self, now:Callable=both_clocks): self.now, self.off = now, now()
+    def __init__(self, now:Callable=both_clocks) -> None: self.now, self.off = now, now()
     def read(self) -> tuple: return tuple(t-o for t,o in zip(self.now(), self.off))
     def charge(self, spent:Iterable) -> None: self.off = tuple(o-s for o,s in zip(self.off, spent)) # work that was done elsewhere
 
@@ -154,7 +156,9 @@ class Peer(NamedTuple):
     @property
     def title(self) -> str: return f'{self.name}, published code'
 
-def source_of(path:Path) -> str: return path.read_text(errors='replace') if path.is_file() else ''
+def source_of(path:Path) -> str:
+    "The text of a script; empty where there is no file"
+    return path.read_text(errors='replace') if path.is_file() else ''
 
 def peer_at(path:str|Path) -> Peer: # of a checkout, or of a script in one
     "Recognise a published code by its files"
@@ -167,7 +171,9 @@ def peer_at(path:str|Path) -> Peer: # of a checkout, or of a script in one
                      "(buffer.py, distill.py, utils.py); name the folder that has these files")
 
 # %% ../nbs/925_quality.ipynb #f33caacf
-def takes(p:Peer, script:str) -> set: return {*re.findall(r"""add_argument\(\s*['"](--\w+)""", source_of(p.folder/script))} # options
+def takes(p:Peer, script:str) -> set:
+    "The options that a script declares"
+    return {*re.findall(r"""add_argument\(\s*['"](--\w+)""", source_of(p.folder/script))}
 
 def with_options(peers:list, typed:str) -> list: # peers: [`Peer`]; typed: '--num_experts 10 --train_epochs 5'
     "Peers with their options, or one sentence for an option that none of them has"
@@ -189,10 +195,10 @@ def words_for(p:Peer, script:str, data:str, ipc:int) -> list: # data: name of th
 # %% ../nbs/925_quality.ipynb #0f73b155
 class StandIn(ModuleType):
     "A package that does nothing"
-    def __getattr__(self, k):
+    def __getattr__(self, k:str) -> 'StandIn':
         if k.startswith('__'): raise AttributeError(k)
         return StandIn(k)
-    def __call__(self, *args, **kwargs): return self
+    def __call__(self, *args:Any, **kwargs:Any) -> 'StandIn': return self
 
 def silent_wandb() -> ModuleType:
     "As much of wandb as a script asks for: it reads its own options back from there"
@@ -302,7 +308,9 @@ def run_peer(p:Peer, data:Data, ipc:int, enough:float, by:str='seconds', seed:in
     seen = [Seen(f['seconds'], f['cpu'], f['step'], f['step'], of(f['x'])) for f in found]
     return seen, used | ({} if seen else dict(ended=f'no images within {enough:g} seconds'))
 
-def last_line(said:str) -> str: return next((l.strip() for l in reversed(re.split(r'[\r\n]', said)) if l.strip()), 'it said nothing')
+def last_line(said:str) -> str:
+    "The last line that is not blank, or a word for silence"
+    return next((l.strip() for l in reversed(re.split(r'[\r\n]', said)) if l.strip()), 'it said nothing')
 
 # %% ../nbs/925_quality.ipynb #cf9caf85
 def judge_of(data:Data, ipc:int, net:str, protocol:str, runs:int, seed:int, device:str) -> tuple: # (judge, what it is, random images)
@@ -354,7 +362,9 @@ def quality(data:str='digits', # a data set's name, a folder of class folders, a
                 used={name:used | judged[name][1] for name,(_,used) in found.items()}, made=provenance())
 
 # %% ../nbs/925_quality.ipynb #61dc14ab
-def curve_of(found:dict, name:str) -> list: return [r for r in found['rows'] if r['method']==name] # in order of time
+def curve_of(found:dict, name:str) -> list:
+    "The rows of one method, in order of time"
+    return [r for r in found['rows'] if r['method']==name]
 
 def accuracy_at(rows:list, seconds:float, clock:str) -> str: # rows: of one method
     "The accuracy that is there at a time, in percent"
@@ -388,7 +398,9 @@ def set_apart(ys:list, gap:float) -> list: # ys: heights
         for j,i in enumerate(g): out[i] = middle(ys, g) + gap*(j - (len(g)-1)/2)
     return out
 
-def middle(ys:list, group:list) -> float: return sum(ys[i] for i in group)/len(group)
+def middle(ys:list, group:list) -> float: # group: places in ys
+    "The mean height of a group"
+    return sum(ys[i] for i in group)/len(group)
 
 # %% ../nbs/925_quality.ipynb #43c36c37
 COLOURS = ['#1f77b4','#ff7f0e','#2ca02c','#d62728','#9467bd','#8c564b','#e377c2','#7f7f7f','#bcbd22','#17becf']

@@ -35,8 +35,12 @@ class Place(NamedTuple):
 # %% ../nbs/030_ranks.ipynb #a3f75cad
 PLACE = ContextVar('place', default=Place())
 
-def rank() -> int: return PLACE.get().rank
-def world() -> int: return PLACE.get().world
+def rank() -> int:
+    "The number of this process"
+    return PLACE.get().rank
+def world() -> int:
+    "The number of processes"
+    return PLACE.get().world
 
 @contextmanager
 def as_rank(*place:Any) -> Iterator: # as in `Place`

@@ -136,7 +136,9 @@ def save_grid(
     write_atomic(path, lambda tmp: fig.savefig(tmp, format='png', dpi=dpi))
 
 # %% ../nbs/010_show.ipynb #0100f1d1
-def uri(png:bytes) -> str: return 'data:image/png;base64,' + base64.b64encode(png).decode()
+def uri(png:bytes) -> str:
+    "A PNG file as a data URI, which a page holds without a second file"
+    return 'data:image/png;base64,' + base64.b64encode(png).decode()
 
 def as_png(pixels:Tensor) -> bytes: # (C,H,W) in [0,1]
     "One image as a PNG file"
@@ -148,7 +150,7 @@ class Film(NamedTuple):
     "Frames in one PNG file"
     png: bytes
     def _repr_png_(self): return self.png
-    def __repr__(self): return f'a picture that moves, {len(self.png)/1e3:.0f} kB'
+    def __repr__(self) -> str: return f'a picture that moves, {len(self.png)/1e3:.0f} kB'
 
 def film(figs:Iterable, # figures of one size, in order
            ms:int=120, # for a frame

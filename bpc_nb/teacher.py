@@ -111,7 +111,9 @@ def mixtures(augment:str, shape:tuple) -> Callable: # `(x, gen, siamese) -> x`
     return lambda x, gen, siamese=False: mixed(change(x, gen, siamese=False), gen)
 
 @torch.no_grad()
-def answers(t:Teacher, x:Tensor, T:float) -> Tensor: return (t.logits(x)/T).softmax(-1) # (B,C,H,W) -> (B,K)
+def answers(t:Teacher, x:Tensor, T:float) -> Tensor: # (B,C,H,W) -> (B,K)
+    "The probabilities a teacher gives, at temperature T"
+    return (t.logits(x)/T).softmax(-1)
 
 def soft_energy(net:Network, of:Callable, T:float) -> Callable: # of: what the teacher said, `(coreset) -> (B,K)`
     "How far a student is from what its teacher said"
@@ -251,4 +253,6 @@ def by_teacher(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs:Seq
 EVALUATORS = dict(soft=by_teacher)
 
 # %% ../nbs/800_squeeze.ipynb #8000a025
-def label_bytes(epochs:int, images:int, K:int) -> int: return 2*epochs*images*K # of stored labels, in half precision
+def label_bytes(epochs:int, images:int, K:int) -> int:
+    "Bytes of stored labels, in half precision"
+    return 2*epochs*images*K

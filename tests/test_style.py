@@ -1,4 +1,4 @@
-"""Exported cells are short, lines of code fit, a public name means one thing, and public functions say their types."""
+"""Exported cells are short, lines of code fit, a public name means one thing, and public functions say their types and what they are for."""
 import ast, json, re
 from pathlib import Path
 
@@ -50,12 +50,13 @@ def test_a_public_name_means_one_thing():
 
 
 def untyped(source):
-    "Public functions of a module that lack the type of a parameter or of what they return"
+    "Public functions of a module, and special methods of its public classes, that lack the type of a parameter or of what they return"
+    special = lambda name, of: re.fullmatch('__.+__', name) and of and not of.startswith('_')
     body = ast.parse(source).body
     made = [(n, '') for n in body if isinstance(n, ast.FunctionDef)]
     made += [(m, n.name + '.') for n in body if isinstance(n, ast.ClassDef) for m in n.body if isinstance(m, ast.FunctionDef)]
     for f, of in made:
-        if f.name.startswith('_'): continue
+        if f.name.startswith('_') and not special(f.name, of): continue
         a = f.args
         bare = [p.arg for p in a.posonlyargs + a.args + a.kwonlyargs if not (p.annotation or p.arg in ('self', 'cls'))]
         bare += [p.arg for p in (a.vararg, a.kwarg) if p and p.arg != '_' and not p.annotation]
@@ -68,9 +69,27 @@ def test_public_functions_are_typed():
 
 
 def test_what_has_no_type_is_seen():
-    assert [*untyped('def f(a:int, b:int=1, *, c:str=None, **_) -> int: pass\nclass A:\n    def _g(self, x): pass\n    def __len__(self): pass')] == []
+    assert [*untyped('def f(a:int, b:int=1, *, c:str=None, **_) -> int: pass\nclass A:\n    def _g(self, x): pass\n    def __len__(self) -> int: pass')] == []
     assert [*untyped('def f(a, b=None, *c) -> int: pass\ndef g(a:int, b=1): pass\ndef h(a:int): pass')] == [('f', ['a', 'b', 'c']), ('g', ['b']), ('h', [])]
     assert [*untyped('class A:\n    def g(self, *, x=None, y=(), **o) -> None: pass')] == [('A.g', ['x', 'y', 'o'])]
+    assert [*untyped('class A:\n    def __init__(self, x): pass\n    def __len__(self): pass')] == [('A.__init__', ['x']), ('A.__len__', [])]
+    assert [*untyped('class _A:\n    def __init__(self, x): pass\ndef __getattr__(name): pass')] == []
+
+
+def undescribed(source):
+    "Public functions and classes at the top of a module that have no docstring"
+    made = [n for n in ast.parse(source).body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))]
+    return [n.name for n in made if not n.name.startswith('_') and not ast.get_docstring(n)]
+
+
+def test_public_functions_and_classes_have_docstrings():
+    found = {str(p.relative_to(ROOT)): undescribed(p.read_text(encoding='utf-8')) for p in sorted((ROOT/'bpc_nb').rglob('*.py'))}
+    assert {p: f for p, f in found.items() if f} == {}
+
+
+def test_what_has_no_docstring_is_seen():
+    assert undescribed('def f(): "what"\nclass A(NamedTuple):\n    "what"\n    x: int\ndef _g(): pass\nh = lambda: 1') == []
+    assert undescribed('def f(): return 1\nclass A(NamedTuple):\n    x: int\n@cache\ndef g():\n    def h(): "what"\n    return h') == ['f', 'A', 'g']
 
 
 def cell(*lines): return dict(cell_type='code', source='\n'.join(lines))

@@ -102,7 +102,9 @@ def preimage(net:Network, theta:Tensor, # (P,)
     for m in layers_before(net, theta)[::-1]: phi = BACK[type(m)](m, phi)
     return phi.view(len(phi), *shape)
 
-def reach(net:Network) -> float: return .999 if any(isinstance(m, Cosine) for m in net.build()) else math.inf # largest feature
+def reach(net:Network) -> float:
+    "The largest feature that a network can make"
+    return .999 if any(isinstance(m, Cosine) for m in net.build()) else math.inf
 
 # %% ../../nbs/700_exact.ipynb #77cec0fe
 def targets_for(h_q:Tensor, # (D,M), of the images as they are

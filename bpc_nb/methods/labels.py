@@ -60,7 +60,9 @@ def towards(W:Tensor, phi:Tensor, y:Tensor, # (D,K); features of a batch (B,D), 
     "The last layer after a pseudo-step to the regression of a batch"
     return (1 - share)*W + share*phi.T@torch.linalg.solve(phi@phi.T + ridge*torch.eye(len(phi)).to(phi), y)
 
-def with_bias(phi:Tensor) -> Tensor: return torch.cat([phi, phi.new_ones(len(phi), 1)], 1) # (B,D) -> (B,D+1)
+def with_bias(phi:Tensor) -> Tensor: # (B,D) -> (B,D+1)
+    "Features with a column of ones, whose weights are the bias"
+    return torch.cat([phi, phi.new_ones(len(phi), 1)], 1)
 
 # %% ../../nbs/760_labels.ipynb #2a6f092f
 def pupil(net:Network, D:int, K:int, gen:Generator, like:Tensor) -> dict: # D: features, with the bias

@@ -75,7 +75,9 @@ def choice(task:Task, space:str, order:Callable) -> Callable: # order: `(f, m, g
     return of
 
 # %% ../../nbs/500_select.ipynb #27370212
-def linear(a:Tensor, b:Tensor) -> Tensor: return a@b.T # (n,D), (m,D) -> (n,m)
+def linear(a:Tensor, b:Tensor) -> Tensor: # (n,D), (m,D) -> (n,m)
+    "The kernel of inner products"
+    return a@b.T
 
 def gaussian(a:Tensor, b:Tensor) -> Tensor: # exp(-|a-b|^2/2)
     "The Gaussian kernel of all pairs of rows"
@@ -210,7 +212,9 @@ RECIPES = {
     ('mnist', None): dict(select_runs=1, select_protocol='dc', # as `cd`, but with one evaluation on the validation split
                           experts=dict(n=1, epochs=10, batch=128, lr=.01, momentum=.9)),
 }
-def by_net(config:dict) -> frozenset: return frozenset({'experts'} if config['features']=='net' else ())
+def by_net(config:dict) -> frozenset:
+    "What a selection needs: experts, if features come from a trained network"
+    return frozenset({'experts'} if config['features']=='net' else ())
 
 METHODS = {'random': Method(random, RECIPES, frozenset(), steps=False, when='as the control of everything else'),
            'herding': Method(herding, RECIPES, by_net, steps=False,

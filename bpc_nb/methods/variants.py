@@ -126,7 +126,9 @@ def cd_nets(task:Task, # energy, network, data and experts
 
 # %% ../../nbs/480_variants.ipynb #c299a109
 NOISELESS = without(CD | BEFORE, 'width') # the variants have no noise at both ends
-def fewer(n:int, **o:Any) -> dict: return NOISELESS['digits', n] | o # moves in an outer step make fewer steps
+def fewer(n:int, **o:Any) -> dict:
+    "The recipe of `n` images per class with changes, where moves in an outer step make fewer steps"
+    return NOISELESS['digits', n] | o
 
 METHODS = {
     'cd-both': Method(cd_both, NOISELESS, when='to see what it matters where the chain begins'),
