@@ -59,10 +59,11 @@ def usual_rows(name, groups) -> list: # of `Row`
     for (data, ipc, said, net, by, protocol, _),lines in groups.items():
         if (lines[0]['method'], by)!=(name, evaluator) or label(lines[0])=='L=0': continue
         other = f', net={net}'*(net!=configure(name, data.split()[0], ipc)['net'])
-        at.setdefault((data, ipc, said + other), []).append((protocol if by=='students' else f'{by}, {protocol}', lines))
+        who = protocol if by=='students' else f'{by}, {protocol}'
+        at.setdefault((data, ipc, said + other), {}).setdefault(who, []).extend(lines) # of all studies
     best = {}
     for (data, ipc, said),of in at.items(): # the fewest differences, then the most coresets
-        who, lines = max(of, key=lambda o: len(o[1]))
+        who, lines = max(of.items(), key=lambda o: len(o[1]))
         if (data, ipc) not in best or rank(said, lines) < rank(*best[data, ipc][::2]): best[data, ipc] = said, who, lines
     return [grid_row(*k, *v) for k,v in best.items()]
 
