@@ -1,5 +1,5 @@
 """The site: what docs/build.py makes of notebooks, and the built pages as a reader meets them, in a browser."""
-import importlib.util, os, re, shutil
+import importlib.util, os, re, shutil, subprocess, sys
 from pathlib import Path
 
 import nbformat
@@ -377,6 +377,27 @@ def test_versions_agree():
     assert yaml.safe_load((ROOT/'CITATION.cff').read_text())['version'] == released
     if '## Unreleased' not in changes: assert bpc_nb.__version__ == released
     else: assert Version(released) < Version(bpc_nb.__version__) and bpc_nb.__version__.endswith('.dev0') # no line says that a release made it
+
+
+def test_tags_are_of_the_days_that_the_changelog_names(tmp_path):
+    git = lambda *words, day='2026-01-02': subprocess.run(
+        ['git', '-c', 'user.name=a', '-c', 'user.email=a@b', *words], cwd=tmp_path, capture_output=True, text=True, check=True,
+        env=os.environ | dict(GIT_COMMITTER_DATE=f'{day}T12:00:00Z', GIT_AUTHOR_DATE=f'{day}T12:00:00Z')).stdout.strip()
+    tags = lambda: subprocess.run([sys.executable, ROOT/'.ci'/'tags'], cwd=tmp_path, capture_output=True, text=True)
+    def commit(version, day):
+        (tmp_path/'settings.ini').write_text(f'[DEFAULT]\nversion = {version}\n# {len(git("rev-list", "--all"))}\n')
+        (tmp_path/'CHANGELOG.md').write_text('# Changelog\n\n## Unreleased\n\n## 0.1.0, 2026-01-02\n')
+        git('add', '.'); git('commit', '-qm', version, day=day)
+        return git('rev-parse', 'HEAD')
+    git('init', '-q')
+    commit('0.1.0', '2026-01-01')
+    last = [commit('0.1.0', '2026-01-02') for _ in range(2)][-1]
+    commit('0.2.0', '2026-01-02'); commit('0.2.0', '2026-01-03')
+    assert tags().returncode == 0 and git('rev-parse', 'v0.1.0^{commit}') == last and git('tag').split() == ['v0.1.0']
+    assert tags().stdout == '' # once is enough
+    (tmp_path/'CHANGELOG.md').write_text('## 0.2.0, 2026-01-04\n')
+    r = tags()
+    assert r.returncode == 1 and 'no commit of 2026-01-04 has version 0.2.0' in r.stderr
 
 
 # --- in a browser --------------------------------------------------------------------------------------------------------------
