@@ -6,7 +6,7 @@
 __all__ = ['SMALL_SIDE', 'LARGE_SIDE', 'LONG', 'TINY', 'WIDTHS', 'LEAST', 'FEWER', 'SLACK', 'EVALUATIONS', 'MANY', 'ROUGH',
            'LATE', 'PARTS', 'pictures_in', 'sides_in', 'side_for', 'pictures', 'common_rules', 'rate_of', 'shorter',
            'roughly', 'Choice', 'dealt_out', 'rescaled', 'of_any', 'options_for', 'sound_minutes', 'told', 'candidates',
-           'chosen', 'countdown', 'experts_in_time']
+           'chosen', 'Countdown', 'countdown', 'experts_in_time']
 
 # %% ../nbs/935_budget.ipynb #c13a8597
 import re, time
@@ -206,12 +206,23 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device:str='cpu',
                      f"--minutes {ceil(needs[-1]/LATE/60/(1-SLACK)) + 1} would do, or a smaller {'--ipc or '*(ipc > 1)}--size")
 
 # %% ../nbs/935_budget.ipynb #f6676da0
-def countdown(minutes:float, now:Callable=time.monotonic) -> Callable: # `(seconds) -> whether fewer are left`; its `gone()` are over
+class Countdown(NamedTuple):
+    "What ends a run in time"
+    minutes: float
+    begun: float
+    now: Callable # a clock, in seconds
+
+    def gone(self) -> float: # seconds
+        "How much is over"
+        return self.now() - self.begun
+
+    def __call__(self, spare:float) -> bool: # seconds
+        "Whether less is left"
+        return 60*self.minutes - self.gone() < spare
+
+def countdown(minutes:float, now:Callable=time.monotonic) -> Countdown: # now: a clock, in seconds
     "What ends a run in time, counted from here"
-    begun = now()
-    def left(spare): return begun + 60*minutes - now() < spare
-    left.gone = lambda: now() - begun
-    return left
+    return Countdown(minutes, now(), now)
 
 PARTS = 6 # of the experts of small networks, which are trained at once: the clock is asked between them
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'likeliest', 'choose', 'several', 'Transform', 'write_atomic', 'cache_folder',
            'Decoder', 'quarters', 'packed', 'Coreset', 'only_images', 'in_8bit', 'decoded', 'in_pixels',
-           'without_order', 'label_kind', 'label_words', 'as_dataset', 'of_each', 'stored', 'save_coreset', 'kept_in',
+           'without_order', 'label_kind', 'label_words', 'as_dataset', 'of_each', 'stored', 'save_coreset', 'file_in',
            'read_coreset', 'image', 'save_png', 'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream',
            'module_with', 'registry', 'no_memory', 'free_mb', 'within_memory', 'provenance']
 
@@ -230,17 +230,15 @@ def save_coreset(s:Coreset, # what to save
     save_file({k:v.detach().cpu().contiguous() for k,v in tensors.items() if v is not None}, path, metadata=dict(bpc=json.dumps(head)))
 
 # %% ../nbs/000_core.ipynb #24877b05
-def kept_in(folder:str|Path) -> str: # nothing where there is none
-    "Which coreset file lies in a run's folder, or is the newest in a memory's"
-    own, there = Path(folder)/'coreset.safetensors', [p for p in Path(folder).glob('*/coreset.safetensors') if p.parent.name.isdigit()]
-    if own.is_file(): return f'the one in that folder is {own}'
-    return f'the newest in that memory is {max(there, key=lambda p: int(p.parent.name))}' if there else ''
+def file_in(path:str|Path) -> Path: # a coreset file, or the folder of a run or a memory
+    "The coreset file that is meant: the one in a run's folder, or the newest in a memory's"
+    own, states = Path(path)/'coreset.safetensors', [p for p in Path(path).glob('*/coreset.safetensors') if p.parent.name.isdigit()]
+    return own if own.is_file() else max(states, key=lambda p: int(p.parent.name), default=Path(path))
 
-def read_coreset(path:str|Path, # a `.safetensors` file
+def read_coreset(path:str|Path, # a `.safetensors` file, or the folder of a run or a memory
                 ) -> Coreset:
     "Read what `save_coreset` wrote, with one sentence for what is not that"
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"path: there is no coreset file at {path}; {kept_in(path) or '`bpc distill` writes one'}")
+    if not (path := file_in(path)).is_file(): raise FileNotFoundError(f"path: there is no coreset file at {path}; `bpc distill` writes one")
     try:
         with safe_open(path, 'pt') as f: t, head = {k:f.get_tensor(k) for k in f.keys()}, json.loads((f.metadata() or {}).get('bpc', '{}'))
     except (SafetensorError, ValueError) as e:

@@ -6,8 +6,8 @@
 __all__ = ['ZCA_LIMIT', 'Split', 'Data', 'draw', 'of_table', 'by_class', 'pairs', 'weights_by_class', 'deal', 'hold', 'apart',
            'too_few', 'float_batches', 'normaliser', 'whitening', 'fit', 'apply', 'standardiser', 'read_rows',
            'of_images', 'parts_of', 'share_of_rare', 'load_text', 'origin', 'limits', 'recipe_of', 'noted', 'parted',
-           'load', 'same', 'match', 'sources', 'all_classes', 'same_table', 'listed', 'refit', 'in_words_of',
-           'overview']
+           'load', 'same', 'sources', 'all_classes', 'same_table', 'listed', 'refit', 'other_split', 'match',
+           'in_words_of', 'overview']
 
 # %% ../nbs/110_data.ipynb #a2fa17d6
 import hashlib, os, warnings
@@ -350,33 +350,6 @@ def same(a:Transform, b:Transform) -> bool:
     "Do two transforms do the same?"
     return all((s is None)==(t is None) and (s is None or s.shape==t.shape and torch.allclose(s, t, atol=1e-6)) for s,t in zip(a,b))
 
-def match(data:Data, # what a coreset is to be used with
-          coreset:Coreset, # from anywhere
-         ) -> Data: # the same data, in the coreset's model space
-    "One sentence if classes or shapes differ; otherwise the data where the coreset lives"
-    same_table(data, coreset)
-    data = in_words_of(data, coreset)
-    if (shape := tuple(coreset.x.shape[1:])) != data.shape:
-        both = len(shape)==len(data.shape)
-        size = ("load pictures in as many colours, or" if both and len(shape)==3 and shape[1:]==data.shape[1:] else
-                f"load the data with size={shape[1:]}, or" if both and len(shape)==3 else
-                f"load the data with length={shape[0]}, or" if both and len(shape)==2 else "take")
-        raise ValueError(f"coreset: its {space_of(shape).item}s are {shape}, "
-                         f"the {space_of(data.shape).item}s of {data.name} are {data.shape}; {size} another coreset")
-    if coreset.classes and tuple(coreset.classes)!=data.classes:
-        more = [c for c in data.classes if c not in coreset.classes] if {*coreset.classes} < {*data.classes} else []
-        raise ValueError(f"coreset: its classes are {listed(coreset.classes)}, those of {data.name} are {listed(data.classes)}; "
-                         f"{all_classes(coreset.meta, more)}")
-    K = coreset.y.shape[1] if coreset.y.ndim==2 else int(coreset.y.max())+1
-    if K>data.K or coreset.y.ndim==2 and K<data.K: raise ValueError(f"coreset: its labels are of {K} classes, {data.name} has {data.K}")
-    made, own = coreset.meta.get('recipe') or {}, data.meta['recipe']
-    if data.meta['checksum'] in sources(coreset.meta) and any(made.get(k)!=own.get(k) for k in ('fold','folds','seed','held_out')):
-        warnings.warn("the coreset was made from another split of these data: it may have seen these test images")
-    t = coreset.transform.to('cpu') if coreset.kept is None else refit(data, coreset)
-    if same(t, data.transform): return data
-    move = lambda s: Split(apply(t, (data.transform.inverse(x) for x in s.x.split(200)), len(s.x), data.shape), s.y)
-    return data._replace(train=move(data.train), held=move(data.held), test=move(data.test), transform=t)
-
 # %% ../nbs/110_data.ipynb #657efdbb
 def sources(meta:dict) -> set: # of a coreset
     "Checksums of the data that it was made from: a memory's history has one for each addition"
@@ -412,6 +385,41 @@ def refit(data:Data, coreset:Coreset) -> Transform:
     raise ValueError(f"coreset: it was whitened with a matrix that cannot be fitted again on {data.name} (its images would move "
                      f"by {off:.2g}); "
                      f"load the data with the recipe in its metadata, {coreset.meta.get('recipe')}")
+
+# %% ../nbs/110_data.ipynb #a5db25d5
+def other_split(data:Data, coreset:Coreset) -> str: # '' where it is the same, or of other data
+    "How the split that a coreset was made from is asked for, `fold=3`"
+    made, own = coreset.meta.get('recipe') or {}, data.meta['recipe']
+    if data.meta['checksum'] not in sources(coreset.meta): return ''
+    other = [k for k in ('fold','folds','seed','held_out') if made.get(k)!=own.get(k)]
+    return ', '.join(f'{k}={made[k]}' for k in other if k in made) or 'which it does not name'*bool(other)
+
+# %% ../nbs/110_data.ipynb #e8097964
+def match(data:Data, # what a coreset is to be used with
+          coreset:Coreset, # from anywhere
+         ) -> Data: # the same data, in the coreset's model space
+    "One sentence if classes or shapes differ; otherwise the data where the coreset lives"
+    same_table(data, coreset)
+    data = in_words_of(data, coreset)
+    if (shape := tuple(coreset.x.shape[1:])) != data.shape:
+        both = len(shape)==len(data.shape)
+        size = ("load pictures in as many colours, or" if both and len(shape)==3 and shape[1:]==data.shape[1:] else
+                f"load the data with size={shape[1:]}, or" if both and len(shape)==3 else
+                f"load the data with length={shape[0]}, or" if both and len(shape)==2 else "take")
+        raise ValueError(f"coreset: its {space_of(shape).item}s are {shape}, "
+                         f"the {space_of(data.shape).item}s of {data.name} are {data.shape}; {size} another coreset")
+    if coreset.classes and tuple(coreset.classes)!=data.classes:
+        more = [c for c in data.classes if c not in coreset.classes] if {*coreset.classes} < {*data.classes} else []
+        raise ValueError(f"coreset: its classes are {listed(coreset.classes)}, those of {data.name} are {listed(data.classes)}; "
+                         f"{all_classes(coreset.meta, more)}")
+    K = coreset.y.shape[1] if coreset.y.ndim==2 else int(coreset.y.max())+1
+    if K>data.K or coreset.y.ndim==2 and K<data.K: raise ValueError(f"coreset: its labels are of {K} classes, {data.name} has {data.K}")
+    if of := other_split(data, coreset):
+        warnings.warn(f"the coreset was made from another split of these data ({of}): it may have seen these test images")
+    t = coreset.transform.to('cpu') if coreset.kept is None else refit(data, coreset)
+    if same(t, data.transform): return data
+    move = lambda s: Split(apply(t, (data.transform.inverse(x) for x in s.x.split(200)), len(s.x), data.shape), s.y)
+    return data._replace(train=move(data.train), held=move(data.held), test=move(data.test), transform=t)
 
 # %% ../nbs/110_data.ipynb #cf87c325
 def in_words_of(data:Data, coreset:Coreset) -> Data:

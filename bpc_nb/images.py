@@ -469,7 +469,7 @@ def read(source:Any, root:str|Path=None, size:tuple=None, skip_bad:bool=False, d
     near = spelt_nearly(p, [] if at else known) if at or source not in known else ''
     if at or near: raise FileNotFoundError(f"source: there is no file or folder {p}{near}")
     try: choose(source, known, 'source')
-    except ValueError as e: raise ValueError(f"{e}; there is no file or folder of that name either") from None
+    except ValueError as e: raise ValueError(f"{e} (there is no file or folder of that name either)") from None
     if source in TEXTS: raise ValueError(f"source: {source} holds sentences, not images; `load` of the data chapter reads it")
     if source=='digits': return source, *read_digits(size)
     return source, *read_named(source, root, size, skip_bad, download)

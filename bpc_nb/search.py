@@ -14,8 +14,9 @@ from typing import Any, Callable
 
 from .core import cache_folder, provenance, registry, write_atomic
 from .distill import distill
-from .grid import (CELL, add, afresh, bare, cell_data, cell_options, cells, combinations, done, each, key, line_files, lines,
-                         named, own, ready_data, runs_of, settle, until)
+from .cells import CELL, bare, cell_options, cells, combinations, key, named, own
+from .grid import afresh, cell_data, each, ready_data, runs_of, settle, until
+from .lines import add, done, line_files, lines
 from .images import NAMED, TEXTS
 from .options import whole
 from .ranks import auto, dealt, once, rank

@@ -16,7 +16,8 @@ from typing import Any, Callable, Collection, Iterable, Sequence
 
 from .core import label_words
 from .distill import DEFAULT, configure, usual
-from .grid import RESULTS, cells, coreset_file, done, file_digest, key, line_files, lines, of_students, spelled
+from .cells import cells, key, spelled
+from .lines import RESULTS, coreset_file, done, file_digest, line_files, lines, of_students
 
 # %% ../nbs/960_tables.ipynb #db4baaa4
 DASH = '–'

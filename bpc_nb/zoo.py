@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .core import DECODERS, Coreset, choose, label_words, write_atomic
 from .evaluate import PROTOCOLS
-from .grid import RESULTS, coreset_file, done, file_digest, found, of_students
+from .lines import RESULTS, coreset_file, done, file_digest, found, of_students
 
 # %% ../nbs/965_zoo.ipynb #c314447a
 STATEMENTS = dict(

@@ -400,7 +400,7 @@ def build(run=False) -> list: # of sentences; none: all is well
                  gallery=lookup.gallery(groups, RESULTS, EXTRA, pictures.sections(nbs, EXTRA)), changelog=CHANGES.read_text(encoding='utf-8').replace('](nbs/', ']('))
     methods = registry()
     at = {name:s for name,m in methods.items() if (s := chapter_of(book, m))}
-    from bpc_nb.grid import found
+    from bpc_nb.lines import found
     points = [points_card(book, name, p, found('points', RESULTS), EXTRA) for name,p in cards.POINTS.items() if '850_study' in nbs]
     extra['methods'] = cards.cards([method_card(book, name, methods[name], groups) for name in sorted(at, key=at.get)], points)
     for k,text in extra.items(): write(PAGES/f'{k}.md', text)

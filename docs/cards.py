@@ -125,7 +125,7 @@ SCRIPTED = { # a method that no grid has -> (the script, its rows)
     'mnemonics':('uses/memory', mnemonics_rows), 'k-means':('uses/shadows', means_rows)}
 
 def scripted_rows(name, results) -> list: # of `Row`
-    from bpc_nb.grid import lines
+    from bpc_nb.lines import lines
     return (of := SCRIPTED.get(name)) and of[1](lines(results/f'{of[0]}.jsonl')) or []
 
 def length(seconds) -> str: # None: not measured
@@ -153,7 +153,7 @@ def with_experts(name, rows) -> bool: # whether networks were trained before the
 
 def planned(name, results) -> str: # '': not planned
     "Time and memory of a whole run, as `bpc plan` found them"
-    from bpc_nb.grid import found
+    from bpc_nb.lines import found
     by = {(r['data'], r['ipc']):(r['seconds'], r['memory_mb']) for r in found('costs', results) if r['method']==name} # the last one counts
     said = lambda s, mb, data, ipc: f'{s:.0f} s' + f' and {mb:.0f} MB'*(mb >= 1) + f' on {data} with {ipc} per class'
     return '; '.join(said(*cost, *at) for at,cost in by.items())
@@ -167,7 +167,7 @@ def costs(name, rows, results) -> str:
 
 def art(name, rows, results, folder) -> str: # '': no picture
     "The first of the gallery's pictures that is of a row of the card"
-    from bpc_nb.grid import coreset_file
+    from bpc_nb.lines import coreset_file
     kept = (p for r in rows for l in r.lines[:1] if 'coreset' in l and (p := coreset_file(l, results)))
     at = next((f for p in kept if (f := folder/'gallery'/f'{p.stem}.png').exists()), None)
     if not at: return ''

@@ -73,7 +73,7 @@ COMPUTED = {'bf16','compile','every','select_runs','select_protocol','select_eva
 def differing(method, config, usual) -> list: # of words
     "What a configuration has other than the recipe of today, in words; an option that it does not name had its default"
     from bpc_nb.distill import defaults
-    from bpc_nb.grid import CELL, cell_options
+    from bpc_nb.cells import CELL, cell_options
     from bpc_nb.learn import Method
     known = defaults(Method(lambda task: None)) | defaults(registry()[method])
     asked, today = (cell_options(CELL | dict(method=method, config=known | c))['config'] for c in (config, usual))
@@ -91,7 +91,7 @@ def named(line) -> str:
 
 def measured(results) -> dict: # (data, images per class, method with its options, network, evaluator, protocol, study) -> lines
     "Lines of all grids, those that differ in seed or fold together"
-    from bpc_nb.grid import done
+    from bpc_nb.lines import done
     from bpc_nb.tables import homes
     home, out = homes(results), {}
     for r in done(results).values():
@@ -147,7 +147,7 @@ class Script(NamedTuple):
 
 def of_scripts(groups, results, texts) -> list: # of `Script`
     "Scripts and commands whose lines are not in the table, and the chapters that show them"
-    from bpc_nb.grid import line_files, lines
+    from bpc_nb.lines import line_files, lines
     shown, at, out = {r['key'] for rows in groups.values() for r in rows}, readers(results, texts), {}
     by = {name:who.replace('`', '') for names,who,_ in told(results) for name in names}
     for p in line_files(results):
@@ -238,7 +238,7 @@ def others(kept, folder, name) -> str: # kept: (line, path of its coreset), of t
 
 def gallery(groups, results, folder, more=()) -> str: # groups: of `measured`; folder: whose files go beside the pages; more: (key, title, section)
     "The coresets of every row of results, as students see their images, all but the first folded; then what no grid has"
-    from bpc_nb.grid import coreset_file
+    from bpc_nb.lines import coreset_file
     (folder/'gallery').mkdir(exist_ok=True)
     out, rows, hidden, shown = [], 0, 0, 0
     for at,lines in groups.items():

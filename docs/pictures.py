@@ -147,7 +147,7 @@ def averages(folder) -> str:
 
 def of_method(name, nbs, results, folder) -> str: # '': nothing to show
     "A figure for the card of a method of which no grid has kept images"
-    from bpc_nb.grid import lines
+    from bpc_nb.lines import lines
     if name=='k-means': return averages(folder)
     if name=='mnemonics' and (at := Path(results)/'uses'/'memory.jsonl').exists():
         caption = 'Accuracy on all classes so far of networks that are trained on the memory alone, a mean over five orders of arrival'

@@ -10,7 +10,8 @@ from bpc_nb.core import Coreset, registry
 from bpc_nb.data import load
 from bpc_nb.distill import buffer_for, configure, distill, fit_of_run
 from bpc_nb.experts import experts, open_buffer
-from bpc_nb.grid import cells, done, key
+from bpc_nb.cells import cells, key
+from bpc_nb.lines import done
 from bpc_nb.learn import task_of
 from bpc_nb.networks import network
 from bpc_nb.runs import begin

@@ -6,7 +6,8 @@ import pytest
 import torch
 from PIL import Image
 
-from bpc_nb import budget, cli
+from bpc_nb import budget
+from bpc_nb.commands import learn
 from bpc_nb.core import Coreset
 from bpc_nb.data import load
 from bpc_nb.distill import distill
@@ -28,7 +29,7 @@ def few(monkeypatch):
     "A choice that is soon run; says what was asked"
     asked = []
     def choose(*a): asked.append(a); return budget.Choice(TINY, 1., ['images  as they are', 'steps   4'])
-    monkeypatch.setattr(cli, 'chosen', choose)
+    monkeypatch.setattr(learn, 'chosen', choose)
     return asked
 
 
@@ -49,18 +50,18 @@ def test_what_is_typed_stays(bpc, album, few):
 @pytest.mark.parametrize('words', [('--steps', 3), ('--net', NET), ('--experts', 'n=2')])
 def test_who_decides_is_left_alone(album, few, words):
     given = {words[0][2:]: words[1]}
-    assert cli.as_chosen('cd', album, 1, None, given | dict(size=16), 'cpu')[1].options==given and few==[]
+    assert learn.as_chosen('cd', album, 1, None, given | dict(size=16), 'cpu')[1].options==given and few==[]
 
 def test_a_recipe_is_kept_unless_minutes_are_given(few):
-    assert cli.as_chosen('cd', 'digits', 1, None, {}, 'cpu')[1]==budget.Choice({}) and few==[]
-    assert cli.as_chosen('cd', 'digits', 1, 3., {}, 'cpu')[1].options==TINY and len(few)==1
+    assert learn.as_chosen('cd', 'digits', 1, None, {}, 'cpu')[1]==budget.Choice({}) and few==[]
+    assert learn.as_chosen('cd', 'digits', 1, 3., {}, 'cpu')[1].options==TINY and len(few)==1
 
 
 def test_a_run_that_goes_on_keeps_its_choices(bpc, album, few, monkeypatch):
     assert bpc('distill', album, '--out', 'whole')[0]==0
     assert bpc('distill', album, '--out', 'run')[0]==0
     log = Path('run/log.jsonl').read_text().splitlines()
-    monkeypatch.setattr(cli, 'chosen', lambda *a: pytest.fail("chosen again"))
+    monkeypatch.setattr(learn, 'chosen', lambda *a: pytest.fail("chosen again"))
     code, out, err = bpc('distill', album, '--out', 'run', '--resume')
     assert code==0 and 'as this run began' in err
     assert torch.equal(*(Coreset.load(f'{d}/coreset.safetensors').x for d in ('whole', 'run'))) and Path('run/log.jsonl').read_text().splitlines()==log
@@ -131,7 +132,7 @@ def test_no_expert_of_a_small_network_is_begun_after_half_of_the_time_either(hom
 
 def test_another_run_and_a_folder_that_cannot_be_written_are_said_before_any_work(refused, bpc, album, few, monkeypatch):
     assert bpc('distill', album, '--out', 'run')[0]==0
-    monkeypatch.setattr(cli, 'experts_in_time', lambda *a: pytest.fail("worked before it looked"))
+    monkeypatch.setattr(learn, 'experts_in_time', lambda *a: pytest.fail("worked before it looked"))
     refused('distill', album, '--out', 'run', parts='run holds a run already')
     Path('file').write_text('')
     refused('distill', album, '--out', 'file/run', parts=('out: could not write to', 'file', 'choose another folder'))
@@ -140,9 +141,9 @@ def test_another_run_and_a_folder_that_cannot_be_written_are_said_before_any_wor
 def test_a_run_that_was_stopped_while_its_experts_were_trained_keeps_its_choices(bpc, album, few, monkeypatch):
     def stopped(*a): raise KeyboardInterrupt
     with monkeypatch.context() as m:
-        m.setattr(cli, 'experts_in_time', stopped)
+        m.setattr(learn, 'experts_in_time', stopped)
         assert bpc('distill', album, '--out', 'run')[0] and not Path('run/config.json').exists()
-    monkeypatch.setattr(cli, 'chosen', lambda *a: pytest.fail("chosen again"))
+    monkeypatch.setattr(learn, 'chosen', lambda *a: pytest.fail("chosen again"))
     assert bpc('distill', album, '--out', 'run')[0]==0
     assert bpc('distill', album, '--out', 'run', '--resume', '--steps', 6)[0]==0 # in the size that it began with
     assert json.loads(Path('run/config.json').read_text())['steps']==6

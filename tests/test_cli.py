@@ -9,6 +9,7 @@ from fastcore.docments import docments
 from PIL import Image
 
 from bpc_nb import __version__, cli, explorer
+from bpc_nb.commands import judge, learn, shell
 from bpc_nb.core import Coreset, registry, stream
 from bpc_nb.data import load
 from bpc_nb.distill import outer
@@ -150,22 +151,22 @@ def test_values():
 def test_every_option_reaches_its_function(monkeypatch):
     "What is typed for `distill` and `experts` is an argument of the function below it"
     seen = {}
-    monkeypatch.setattr(cli, 'board', lambda *a: None) # its package is optional
-    for f in 'nothing_idle', 'run_before', 'free_for': monkeypatch.setattr(cli, f, lambda *a: None) # what is typed here is nonsense
-    monkeypatch.setattr(cli, 'distill', lambda *a, **kw: seen.update(kw) or Coreset(torch.zeros(1, 1, 2, 2), torch.zeros(1), meta=dict(held_out=0., step=1)))
-    value = lambda a: [] if a.nargs==0 else [{cli.whole_number: '3', cli.real_number: '.5', str: 'cpu'}.get(a.type, '2')]
-    loaded = {o.flag for o in cli.loading().values()}
+    monkeypatch.setattr(learn, 'board', lambda *a: None) # its package is optional
+    for f in 'nothing_idle', 'run_before', 'free_for': monkeypatch.setattr(learn, f, lambda *a: None) # what is typed here is nonsense
+    monkeypatch.setattr(learn, 'distill', lambda *a, **kw: seen.update(kw) or Coreset(torch.zeros(1, 1, 2, 2), torch.zeros(1), meta=dict(held_out=0., step=1)))
+    value = lambda a: [] if a.nargs==0 else [{shell.whole_number: '3', shell.real_number: '.5', str: 'cpu'}.get(a.type, '2')]
+    loaded = {o.flag for o in shell.loading().values()}
     for m in registry():
-        words, takes = [], cli.options(registry()[m].make)
+        words, takes = [], shell.options(registry()[m].make)
         for a in cli.parser('distill', m)._actions:
             if not a.option_strings or a.dest in ('help', 'debug', 'method', 'model', 'json', 'experts', 'minutes', 'resume') or a.option_strings[0] in loaded: continue
             words += [a.option_strings[0], *value(a)]
         assert cli.main(['distill', 'digits', '--method', m, '--json', *words]) == 0
         assert takes.keys() <= seen.keys()
         if not registry()[m].steps: continue
-        handed = {k for k in seen if k not in inspect.signature(cli.distill).parameters}
-        assert handed >= (cli.options(outer, ('seed', 'streams', 'state', 'record', 'progress', 'until')).keys() | cli.options(energy).keys()) - {*registry()[m].without}
-    assert cli.options(make_experts, ('progress', 'after', 'until')).keys() <= {a.dest for a in cli.parser('experts')._actions}
+        handed = {k for k in seen if k not in inspect.signature(learn.distill).parameters}
+        assert handed >= (shell.options(outer, ('seed', 'streams', 'state', 'record', 'progress', 'until')).keys() | shell.options(energy).keys()) - {*registry()[m].without}
+    assert shell.options(make_experts, ('progress', 'after', 'until')).keys() <= {a.dest for a in cli.parser('experts')._actions}
 
 
 @pytest.mark.parametrize('words, said', [('--step 5', "unknown option '--step', did you mean '--steps'?"), ('steps 5', "unknown option 'steps', did you mean '--steps'?"),
@@ -216,7 +217,7 @@ def test_a_coreset_with_step_sizes_is_judged_by_them_and_says_so(bpc, refused):
 
 def test_sentences_in_words_of_the_command_line():
     names = 'decode', 'start', 'bf16', 'labels', 'size'
-    for said,want in {"take decode='identity'": 'take --decode identity', "start='kernel-herding', or": '--start kernel-herding, or', "bf16='always'": '--bf16', "labels='soft', or": '--labels soft, or', "size=(16, 24)": '--size 16x24'}.items(): assert cli.spoken(said, names) == want
+    for said,want in {"take decode='identity'": 'take --decode identity', "start='kernel-herding', or": '--start kernel-herding, or', "bf16='always'": '--bf16', "labels='soft', or": '--labels soft, or', "size=(16, 24)": '--size 16x24'}.items(): assert shell.spoken(said, names) == want
 
 
 def test_list(bpc):
@@ -340,8 +341,8 @@ def test_folder_of_pictures_of_mixed_sizes(bpc, album, tmp_path, monkeypatch):
 
 
 def test_8bit_copies_that_lose_much_are_a_hint(bpc, monkeypatch):
-    real = cli.evaluate
-    monkeypatch.setattr(cli, 'evaluate', lambda *a, **k: real(*a, **k) | dict(accuracy_mean=.7, accuracy_mean_8bit=.6, accuracy_std=.01, accuracy_std_8bit=.01))
+    real = judge.evaluate
+    monkeypatch.setattr(judge, 'evaluate', lambda *a, **k: real(*a, **k) | dict(accuracy_mean=.7, accuracy_mean_8bit=.6, accuracy_std=.01, accuracy_std_8bit=.01))
     load('digits').draw(1, stream(0)).save('s.safetensors')
     out = bpc('evaluate', 's.safetensors', '--net', 'mlp:width=4', '--runs', 1)[1]
     assert out.endswith('\nas 8-bit images 10.0 points are lost; distil with --pixels 8bit\n') and '\n1 student (' in out
@@ -351,10 +352,10 @@ def test_evaluate_loads_the_split_that_the_coreset_was_made_with(home, tmp_path)
     data = load('digits', seed=3, fold=2)
     S = data.draw(1, torch.Generator().manual_seed(0))
     S.save(tmp_path/'s.safetensors')
-    again = cli.data_of(Coreset.load(tmp_path/'s.safetensors'), None, {})
+    again = judge.data_of(Coreset.load(tmp_path/'s.safetensors'), None, {})
     assert torch.equal(again.test.x, data.test.x) and again.meta == data.meta
     S = S._replace(meta=S.meta | dict(recipe=S.meta['recipe'] | dict(source=None)))
-    with pytest.raises(ValueError, match='name them with --data'): cli.data_of(S, None, {})
+    with pytest.raises(ValueError, match='name them with --data'): judge.data_of(S, None, {})
 
 
 def test_grid_runs_each_cell_once(bpc, experts):

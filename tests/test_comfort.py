@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from bpc_nb import cli, distill, doctor, learn
+from bpc_nb.commands import learn as commands
 from bpc_nb.cli import main
 from bpc_nb.fast import compiled
 from bpc_nb.progress import bar
@@ -79,7 +80,7 @@ def test_what_to_do_next_and_tensorboard(bpc, experts):
 
 
 def test_what_to_do_next_says_what_it_needs(bpc, experts, monkeypatch):
-    monkeypatch.setattr(cli, 'find_spec', lambda name: None)
+    monkeypatch.setattr(commands, 'find_spec', lambda name: None)
     out = bpc('distill', 'digits', *TINY, '--buffer', experts, '--out', 'run')[1]
     assert "bpc explore run  (it needs: pip install 'bpc_nb[explorer]')" in out
 
@@ -87,7 +88,7 @@ def test_what_to_do_next_says_what_it_needs(bpc, experts, monkeypatch):
 def test_a_run_that_the_clock_ended_says_so(bpc, experts, monkeypatch):
     words = 'distill', 'digits', *TINY, '--buffer', experts, '--out', 'run'
     with monkeypatch.context() as m:
-        m.setattr(cli, 'watching', lambda *_: dict(until=lambda: True))
+        m.setattr(commands, 'watching', lambda *_: dict(until=lambda: True))
         out = bpc(*words)[1]
     assert 'time was over at step 1 of 60; the same command with --resume goes on' in out
     code, out, err = bpc(*words, '--resume')

@@ -95,6 +95,18 @@ def test_a_page_opens_with_images_curves_and_a_chain(page):
 
 
 @in_browser
+def test_the_page_uses_its_width(page):
+    def span():
+        page.wait_for_timeout(500)
+        edges = page.locator('.jupyter-widgets img').evaluate_all('l => l.map(i => i.getBoundingClientRect()).map(r => [r.left, r.right])')
+        return min(left for left, _ in edges), max(right for _, right in edges)
+    for width in 1000, 1400:
+        page.set_viewport_size(dict(width=width, height=1500))
+        left, right = span()
+        assert right - left > .75*width and right <= width, (width, left, right)
+
+
+@in_browser
 def test_a_slider_moves_and_the_picture_changes(page):
     curves, chain = figures(page)
     slide(page, 'L', 'ArrowRight')

@@ -1,5 +1,5 @@
 """The package is what the notebooks export: export a copy elsewhere and compare it with the checked-in modules."""
-import filecmp, json, os, shutil, subprocess, sys
+import filecmp, json, os, re, shutil, subprocess, sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +33,9 @@ def test_notebook_is_clean(path):
     assert not [o for c in nb['cells'] for o in c.get('outputs', []) if o['output_type'] == 'error'], "a saved traceback"
     clean_nb(nb, clean_ids=True)
     assert nb2str(nb).strip() == path.read_text(encoding='utf-8').strip(), "run make export"
+
+
+def test_ci_tries_the_oldest_python_and_torch_that_settings_allow():
+    settings, ci = ((ROOT/f).read_text() for f in ('settings.ini', '.github/workflows/ci.yml'))
+    python, torch = (re.search(p, settings).group(1) for p in (r'min_python = ([\d.]+)', r'torch>=([\d.]+)'))
+    assert f'python: ["{python}", ' in ci and f'torch: ["torch=={torch}.0 ' in ci and ', "torch torchvision"]' in ci # and the newest

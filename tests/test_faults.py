@@ -295,8 +295,8 @@ def test_memory_that_the_system_refuses(bpc, refused, tmp_path):
 
 
 def test_out_of_memory_elsewhere(refused, whole, monkeypatch):
-    cli = import_module('bpc_nb.cli')
-    monkeypatch.setattr(cli, 'evaluate', fails_at(1, cli.evaluate, NO_MEMORY[1]))
+    judge = import_module('bpc_nb.commands.judge')
+    monkeypatch.setattr(judge, 'evaluate', fails_at(1, judge.evaluate, NO_MEMORY[1]))
     refused('evaluate', whole/'coreset.safetensors', parts=('out of memory; take smaller images (--size)', '--runs'))
 
 

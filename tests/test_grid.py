@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from bpc_nb import grid, zoo
+from bpc_nb.cells import cells, key
 from bpc_nb.core import Coreset
 from bpc_nb.evaluate import PROTOCOLS
+from bpc_nb.lines import done, line_files, lines
 from conftest import NET
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +36,7 @@ def test_grids_of_the_book_are_done(name, tmp_path, monkeypatch):
     monkeypatch.setattr(grid, 'run_cell', lambda *a: pytest.fail('a cell that has a line was run'))
     before = (ROOT/'results'/'papers'/f'{name}.jsonl').read_bytes()
     rows = grid.grid(ROOT/'results'/'papers'/f'{name}.toml', ROOT/'results', runs=tmp_path, device='cpu', progress=False)
-    assert {r['key'] for r in rows} == {grid.key(c) for c in grid.cells(ROOT/'results'/'papers'/f'{name}.toml')}
+    assert {r['key'] for r in rows} == {key(c) for c in cells(ROOT/'results'/'papers'/f'{name}.toml')}
     assert (ROOT/'results'/'papers'/f'{name}.jsonl').read_bytes() == before
 
 
@@ -43,7 +45,7 @@ def test_a_finished_grid_reads_its_lines_once(monkeypatch, tmp_path):
     read, real = [], grid.done
     monkeypatch.setattr(grid, 'done', lambda results: read.append(results) or real(results))
     path = ROOT/'results'/'papers'/'digits.toml'
-    assert len(grid.cells(path)) > 60 and grid.waiting(path, ROOT/'results') == (0, 0) and len(read) == 1
+    assert len(cells(path)) > 60 and grid.waiting(path, ROOT/'results') == (0, 0) and len(read) == 1
     grid.grid(path, ROOT/'results', runs=tmp_path, device='cpu', progress=False)
     assert len(read) == 3
 
@@ -51,17 +53,17 @@ def test_a_finished_grid_reads_its_lines_once(monkeypatch, tmp_path):
 def test_a_key_names_one_line():
     "Lines of a grid may stand in two grids; what evaluates a coreset once more says `of`"
     where = {}
-    for p in grid.line_files(ROOT/'results'):
-        for r in grid.lines(p):
+    for p in line_files(ROOT/'results'):
+        for r in lines(p):
             if 'key' in r: where.setdefault(r['key'], []).append((p.stem, 'config' in r))
     assert {k: v for k, v in where.items() if len(v) > 1 and not all(c for _, c in v)} == {}
 
 
 @pytest.mark.parametrize('path', [p for p in sorted((ROOT/'results').rglob('*.toml')) if '[[cells]]' in p.read_text()], ids=lambda p: f'{p.parent.name}-{p.stem}')
 def test_cells_of_the_book_are_different_and_configured(path):
-    cells = grid.cells(path)
-    assert len({grid.key(c) for c in cells}) == len(cells) and all(c['config'] for c in cells)
-    if path.stem == 'queue': assert all(c['gpu'] for c in cells)
+    of = cells(path)
+    assert len({key(c) for c in of}) == len(of) and all(c['config'] for c in of)
+    if path.stem == 'queue': assert all(c['gpu'] for c in of)
 
 
 def test_two_processes_on_one_grid(home, file, tmp_path):
@@ -202,7 +204,7 @@ def test_students_of_the_whole_data_set(bpc, refused, tmp_path):
 
 @pytest.mark.parametrize('at', zoo.catalogue(), ids=lambda at: f'{at[0]}-{at[1]}')
 def test_cards_are_those_of_their_lines(at):
-    card, have = zoo.card(*at), grid.done(ROOT/'results')
+    card, have = zoo.card(*at), done(ROOT/'results')
     line = have[card['made']['line']]
     assert {k: line[k] for k in zoo.FIGURES} == card['figures'] and line['held_out'] == card['made']['held_out']
     S = zoo.load_coreset(*at)
@@ -240,7 +242,7 @@ def test_a_script_ends_in_a_sentence(tmp_path):
     (tmp_path/'study.jsonl').write_text('{}\n')
     (tmp_path/'study.py').write_text("""
 import time
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 for word in called_with('What it measures.', ('add', 'fail', 'wait')):
     if word=='add': open('study.jsonl', 'a').write('{}\\n')
     if word=='fail': 1/0

@@ -5,7 +5,7 @@ import pytest
 import torch
 from fastcore.test import test_close as close
 
-from bpc_nb import grid
+from bpc_nb.cells import cells
 from bpc_nb.core import registry, stream
 from bpc_nb.data import load
 from bpc_nb.distill import configure, distill
@@ -51,7 +51,7 @@ def test_no_experts():
 
 
 def test_grid_file():
-    small, large = ({(c['method'], c['data'], c['ipc']) for c in grid.cells(ROOT/'results'/name)} for name in ('families/matching.toml', 'queue.toml'))
+    small, large = ({(c['method'], c['data'], c['ipc']) for c in cells(ROOT/'results'/name)} for name in ('families/matching.toml', 'queue.toml'))
     assert small >= {(m, d, i) for m in METHODS for d, i in (('digits', 1), ('digits', 10), ('mnist', 1))}
     assert {(m, 'cifar10', 10) for m in METHODS} <= large
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bpc_nb.cli import inspection
+from bpc_nb.commands.judge import inspection
 from bpc_nb.core import Coreset, stream
 from bpc_nb.data import load
 from bpc_nb.networks import network

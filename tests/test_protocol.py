@@ -12,7 +12,8 @@ from bpc_nb.core import Coreset, registry
 from bpc_nb.data import load
 from bpc_nb.distill import configure, distill, known_to
 from bpc_nb.experts import open_buffer
-from bpc_nb.grid import bare, cells, key, line_files, lines
+from bpc_nb.cells import bare, cells, key
+from bpc_nb.lines import line_files, lines
 from bpc_nb.learn import Leaf, Learner, Method, by_loss, learner, starts, task_of
 from bpc_nb.networks import network
 from bpc_nb.options import Positive, plain
@@ -214,10 +215,10 @@ def test_lines_of_version_01_get_todays_names_and_keep_everything_else(tmp_path)
 
 
 def test_a_new_neutral_option_changes_no_name(monkeypatch):
-    import bpc_nb.grid as grid
+    from bpc_nb import cells as module
     c = cells(RESULTS/'papers'/'digits.toml')[0]
-    name, known = key(c), grid.defaults
-    monkeypatch.setattr(grid, 'defaults', lambda m: known(m) | dict(neutral=1))
+    name, known = key(c), module.defaults
+    monkeypatch.setattr(module, 'defaults', lambda m: known(m) | dict(neutral=1))
     assert key(c | dict(config=c['config'] | dict(neutral=1)))==name!=key(c | dict(config=c['config'] | dict(neutral=2)))
     assert bare(c)['config']==c['config']
 

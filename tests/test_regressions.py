@@ -23,7 +23,7 @@ def claims(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def points(claims, tmp_path_factory):
-    from bpc_nb.cli import bpc_points
+    from bpc_nb.commands.regress import bpc_points
     out = tmp_path_factory.mktemp('points')/'points.safetensors'
     bpc_points(str(claims), 'claims', 'poisson', 20, steps=60, out=str(out))
     return out

@@ -4,7 +4,8 @@ import tomllib
 
 import pytest
 
-from bpc_nb import grid, search
+from bpc_nb import search
+from bpc_nb.lines import done
 from bpc_nb.evaluate import PROTOCOLS
 from conftest import NET
 
@@ -47,7 +48,7 @@ def test_from_a_file_to_a_recipe_without_the_test_set(bpc, file, tmp_path, monke
     code, out, err = bpc('search', path, '--device', 'cpu', '--json')
     found = json.loads(out)
     assert found['finished'] and found['best'] == best and trace(tmp_path) == before
-    assert {r['key'] for r in before} == grid.done(tmp_path/'results').keys() and not list((tmp_path/'results').glob('.*.lock'))
+    assert {r['key'] for r in before} == done(tmp_path/'results').keys() and not list((tmp_path/'results').glob('.*.lock'))
 
 
 def test_no_time(bpc, file, tmp_path):

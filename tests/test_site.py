@@ -139,7 +139,7 @@ def test_a_card_of_a_method_that_no_grid_has():
 
 def test_a_method_that_makes_points_has_a_card(tmp_path):
     "What `bpc list` names, with its formula where it has one, a line for each regression, and a chart"
-    from bpc_nb.grid import lines
+    from bpc_nb.lines import lines
     from bpc_nb.study import POINT_METHODS
     cards, stems = build.cards, ('510_weighted', '844_points', '846_alive')
     book, of = build.Book({s: build.read(s) for s in stems}), lines(ROOT/'results'/'posterior'/'points.jsonl')
@@ -208,11 +208,11 @@ def test_the_gallery_shows_ten_of_a_class(monkeypatch, tmp_path):
     import torch
     from PIL import Image
 
-    from bpc_nb import grid
+    from bpc_nb import lines
     from bpc_nb.core import Coreset
     S = Coreset(torch.rand(24, 1, 4, 4), torch.arange(24)%2, classes=('a', 'b'))
     S.save(tmp_path/'k.safetensors')
-    monkeypatch.setattr(grid, 'coreset_file', lambda r, results: tmp_path/'k.safetensors')
+    monkeypatch.setattr(lines, 'coreset_file', lambda r, results: tmp_path/'k.safetensors')
     text = build.lookup.gallery(grouped(line('k', ipc=12, coreset='0'), line('none')), tmp_path, tmp_path)
     few = Image.open(tmp_path/'gallery'/'k.png').size
     build.lookup.picture(tmp_path/'ten.png', S._replace(x=S.x[:20], y=S.y[:20]))
@@ -225,10 +225,10 @@ def test_the_gallery_folds_other_seeds_and_folds(monkeypatch, tmp_path):
     "A row's first coreset is open, the others are behind one line, each with its seed or fold and its size"
     import torch
 
-    from bpc_nb import grid
+    from bpc_nb import lines
     from bpc_nb.core import Coreset
     for k in 'ab': Coreset(torch.rand(2, 1, 4, 4), torch.arange(2), classes=('a', 'b')).save(tmp_path/f'{k}.safetensors')
-    monkeypatch.setattr(grid, 'coreset_file', lambda r, results: tmp_path/f"{r['coreset']}.safetensors")
+    monkeypatch.setattr(lines, 'coreset_file', lambda r, results: tmp_path/f"{r['coreset']}.safetensors")
     (at, [first]), = grouped(line('a', coreset='a', seed=0)).items()
     text = build.lookup.gallery({at:[first, line('b', coreset='b', seed=1, runs=(.7,))]}, tmp_path, tmp_path)
     shown, folded = text.split('<details class="others"><summary>other seeds and folds: 1</summary>')

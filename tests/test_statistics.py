@@ -9,7 +9,7 @@ from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
 from bpc_nb.experts import experts
-from bpc_nb.grid import lines
+from bpc_nb.lines import lines
 from bpc_nb.methods import sre2l
 from bpc_nb.networks import network
 from bpc_nb.teacher import TRAINED, answers, from_file, mixtures, observed, online, read_labels, relabelled, squeezed

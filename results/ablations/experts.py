@@ -12,7 +12,7 @@ from bpc_nb.core import provenance
 from bpc_nb.data import load
 from bpc_nb.distill import configure
 from bpc_nb.experts import experts
-from bpc_nb.grid import add, called_with, lines
+from bpc_nb.lines import add, called_with, lines
 from bpc_nb.metrics import summary
 from bpc_nb.evaluate import predict
 from bpc_nb.networks import network

@@ -12,7 +12,7 @@ from bpc_nb.core import provenance
 from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import PROTOCOLS, evaluate
-from bpc_nb.grid import add, called_with, lines
+from bpc_nb.lines import add, called_with, lines
 
 LINES = Path(__file__).with_suffix('.jsonl')
 

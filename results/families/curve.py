@@ -14,7 +14,7 @@ import torch
 from bpc_nb.core import provenance
 from bpc_nb.data import load
 from bpc_nb.distill import distill
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 
 LINES = Path(__file__).with_suffix('.jsonl')
 FIRST = dict(net='convnet:width=64', real=256, pool=0, average=.99, lr=.01, lr_targets=1e-3)

@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 
 from bpc_nb.core import Coreset, provenance, stream
-from bpc_nb.grid import called_with, cell_data
+from bpc_nb.grid import cell_data
+from bpc_nb.lines import called_with
 from bpc_nb.methods.sre2l import diversity
 from bpc_nb.networks import network
 from bpc_nb.teacher import squeezed

@@ -12,7 +12,7 @@ from bpc_nb.core import Coreset, provenance
 from bpc_nb.data import load
 from bpc_nb.distill import configure, distill
 from bpc_nb.evaluate import evaluate
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 
 NETS = 'logistic', 'shallow', 'shallow:act=cosine'
 

@@ -13,7 +13,7 @@ from bpc_nb.core import provenance
 from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 from bpc_nb.metrics import Diverged
 
 LINES = Path(__file__).parent/'gtn.jsonl'

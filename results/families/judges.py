@@ -15,7 +15,7 @@ from bpc_nb.data import load
 from bpc_nb.distill import usual
 from bpc_nb.evaluate import evaluate
 from bpc_nb.fast import accelerate
-from bpc_nb.grid import or_idle
+from bpc_nb.lines import or_idle
 from bpc_nb.metrics import Diverged
 from bpc_nb.networks import network
 

@@ -12,7 +12,7 @@ import torch
 
 from bpc_nb.core import provenance, stream
 from bpc_nb.data import load
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 from bpc_nb.networks import network
 from bpc_nb.poison import beside_attack, falls, inspected, poison, trained
 from bpc_nb.zoo import load_coreset

@@ -19,7 +19,7 @@ from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate, predict
 from bpc_nb.fast import accelerate
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 from bpc_nb.metrics import summary
 from bpc_nb.networks import network
 from bpc_nb.teacher import SPEC, Lesson, answers, label_bytes, learners, squeezed, training_of

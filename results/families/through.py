@@ -15,7 +15,7 @@ from bpc_nb.core import Coreset, provenance, stream
 from bpc_nb.data import load
 from bpc_nb.energy import energy
 from bpc_nb.evaluate import evaluate, in_order, predict
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 from bpc_nb.learn import IMAGES, Task, outer, shown
 from bpc_nb.methods.dd import altered, scheduled
 from bpc_nb.methods.select import k_means

@@ -16,7 +16,7 @@ from bpc_nb.core import provenance, stream
 from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 from bpc_nb.methods.frepo import regressors, with_targets
 from bpc_nb.methods.vbpc import last_layer_posterior, predictive_logits
 from bpc_nb.networks import network

@@ -14,7 +14,7 @@ from bpc_nb.core import Coreset, provenance, stream
 from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 from bpc_nb.methods.tdd import as_words, off_words
 
 HERE = Path(__file__).parent

@@ -19,7 +19,7 @@ from bpc_nb.core import Coreset, stream
 from bpc_nb.distill import distill
 from bpc_nb.energy import energy
 from bpc_nb.fast import compiled
-from bpc_nb.grid import called_with, lines
+from bpc_nb.lines import called_with, lines
 from bpc_nb.networks import network
 from bpc_nb.samplers.chains import sample
 from bpc_nb.samplers.hmc import Field

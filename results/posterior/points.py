@@ -15,7 +15,7 @@ import torch
 
 from bpc_nb.alive import black_box, coreset_mcmc
 from bpc_nb.core import provenance, stream
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 from bpc_nb.methods.giga import giga
 from bpc_nb.models import MODELS, Model, Rows, laplace_of
 from bpc_nb.points import cd_loss, contrastive, distances, psvi, psvi_loss, some_rows, white

@@ -16,7 +16,7 @@ from bpc_nb.corrupt import log_amplitude, robustness
 from bpc_nb.data import Split, load
 from bpc_nb.evaluate import examples_of, matched, predict, students
 from bpc_nb.fast import accelerate
-from bpc_nb.grid import called_with, coreset_file, done, of_students
+from bpc_nb.lines import called_with, coreset_file, done, of_students
 from bpc_nb.metrics import summary
 
 HERE = Path(__file__).parent

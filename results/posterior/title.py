@@ -22,7 +22,7 @@ from bpc_nb.distill import distill, recipe
 from bpc_nb.energy import energy
 from bpc_nb.evaluate import evaluate, examples_of, fit_of
 from bpc_nb.fast import compiled
-from bpc_nb.grid import called_with, lines
+from bpc_nb.lines import called_with, lines
 from bpc_nb.networks import network
 from bpc_nb.predictive import mixing
 from bpc_nb.samplers.chains import Chains, sample

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from bpc_nb.core import Coreset, provenance
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 from bpc_nb.images import read
 
 JUDGES = dict(digits=('convnet:width=64,depth=2', 'quick')) # as the recipes' lines are judged; else the full network, protocol `dc`

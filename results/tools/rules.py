@@ -12,7 +12,7 @@ from bpc_nb.budget import options_for
 from bpc_nb.core import provenance
 from bpc_nb.data import load
 from bpc_nb.distill import distill
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 
 few = dict(batch=32, part=64*32/54_000) # 64 batches of 32 between two checkpoints
 many = dict(batch=128, part=64*128/54_000)

@@ -11,7 +11,7 @@ from pathlib import Path
 from bpc_nb.audit import audited
 from bpc_nb.core import cache_folder, provenance
 from bpc_nb.data import load
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 from bpc_nb.zoo import catalogue, load_coreset
 
 LINES = Path(__file__).parent/'audits.jsonl'

@@ -17,7 +17,7 @@ from bpc_nb.data import load
 from bpc_nb.distill import distill
 from bpc_nb.evaluate import evaluate
 from bpc_nb.federated import clients, federate, image_bytes, union, weight_bytes
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 from bpc_nb.networks import network
 
 EACH = 2, 10 # classes of a client

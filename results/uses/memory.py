@@ -13,7 +13,7 @@ import torch
 from bpc_nb.core import provenance, stream
 from bpc_nb.data import Split, load
 from bpc_nb.evaluate import evaluate
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 from bpc_nb.later import arrivals, go_on
 from bpc_nb.memory import Memory, only
 from bpc_nb.networks import network

@@ -14,7 +14,7 @@ import torch
 from bpc_nb.core import provenance, read_coreset, stream
 from bpc_nb.data import load
 from bpc_nb.distill import distill
-from bpc_nb.grid import called_with, coreset_file, done, of_students
+from bpc_nb.lines import called_with, coreset_file, done, of_students
 from bpc_nb.rank import networks_of, score
 
 HERE = Path(__file__).parent

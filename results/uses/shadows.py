@@ -14,7 +14,7 @@ from bpc_nb.audit import Judge, attacked, halves, margins
 from bpc_nb.core import provenance, write_atomic
 from bpc_nb.data import load
 from bpc_nb.distill import distill
-from bpc_nb.grid import called_with
+from bpc_nb.lines import called_with
 from bpc_nb.metrics import accuracy
 from bpc_nb.networks import network
 
