@@ -296,7 +296,7 @@ OF_MODELS = dict(distill=Command(bpc_points, 'data'), evaluate=Command(bpc_near,
 def of_model(command:str, words:list) -> bool:
     "Whether the words are about a regression: a model, or a file of points"
     if command=='distill': return any(w.partition('=')[0]=='--model' for w in words)
-    return command in OF_MODELS and any(is_points(w) for w in words if Path(w).suffix=='.safetensors')
+    return command in OF_MODELS and any(is_points(w) for w in words if Path(w).suffix=='.safetensors' or Path(w).is_dir())
 
 # %% ../nbs/970_cli.ipynb #5b39cc3a
 def take_word(p:Parser, o:Option) -> None:

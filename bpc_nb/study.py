@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SETS', 'POINT_METHODS', 'STEPS', 'KIND', 'Study', 'sound_part', 'standardised', 'labels_for', 'in_memory', 'coded',
            'read_study', 'known_study', 'study', 'posterior_of', 'greedy', 'condense', 'own_table', 'save_points',
-           'is_points', 'load_points', 'predict_rows', 'log_predictive', 'coverage', 'tested', 'nearness']
+           'points_in', 'is_points', 'load_points', 'predict_rows', 'log_predictive', 'coverage', 'tested', 'nearness']
 
 # %% ../nbs/850_study.ipynb #bf213a9a
 import json, warnings
@@ -211,12 +211,12 @@ def condense(st:Study, points:int=100, method:str='cd', # in `POINT_METHODS`
     "Points with weights that stand for all rows"
     way, N = choose(method, POINT_METHODS, 'method'), len(st.rows.x)
     if not 1 <= points <= N: raise ValueError(f"points: found {points}; expected 1 to {N}, the number of rows")
-    if steps is not None and method in ('random','giga'): raise ValueError(f"steps: {method} takes none; leave them out")
+    if steps is not None and method not in STEPS: raise ValueError(f"steps: {method} takes none; leave them out")
     if steps is not None and steps < 1: raise ValueError(f'steps: found {steps}; expected at least 1')
     if st.of.wants=='number' and points <= len(st.parameters):
         raise ValueError(f"points: found {points}; {st.model} regression with {len(st.parameters)} parameters expects more than that, "
                          "as fewer are fitted without noise")
-    if method in ('random','giga'): return way(st, points, seed, {})
+    if method not in STEPS: return way(st, points, seed, {})
     with bar(steps or STEPS[method], f'{points} points', 'step', show=progress) as b:
         return way(st, points, seed, ({} if steps is None else dict(steps=steps)) | dict(look=lambda i, S: b.update()))
 
@@ -244,17 +244,22 @@ def save_points(path:str|Path, st:Study, S:Rows, **how:Any) -> None: # how: kept
     write_rows(table, [*st.names, st.label, weight], (map(short, [*x, v, w]) for x,v,w in zip(own[:,:-1].tolist(), y, S.w.tolist())))
 
 # %% ../nbs/850_study.ipynb #d268f8c5
-def is_points(path:str|Path) -> bool:
-    "Whether a file holds points of a regression"
+def points_in(path:str|Path) -> Path: # a file, or the folder of a run
+    "The file of points that is meant"
+    return Path(path)/'points.safetensors' if Path(path).is_dir() else Path(path)
+
+def is_points(path:str|Path) -> bool: # a file, or the folder of a run
+    "Whether there are points of a regression"
     try:
-        with safe_open(str(path), 'pt') as f: return json.loads((f.metadata() or {}).get('facts', '{}')).get('kind')==KIND
+        with safe_open(str(points_in(path)), 'pt') as f: return json.loads((f.metadata() or {}).get('facts', '{}')).get('kind')==KIND
     except (SafetensorError, OSError, ValueError, AttributeError): return False
 
-def load_points(path:str|Path) -> tuple: # points, the study that they stand for without its rows, how they were made
+def load_points(path:str|Path # a file, or the folder of a run
+               ) -> tuple: # points, the study that they stand for without its rows, how they were made
     "Read what `save_points` wrote"
     if not is_points(path):
         raise ValueError(f"file: {path} holds no points of a regression; `bpc distill TABLE --model NAME` makes such a file")
-    with safe_open(str(path), 'pt') as f: t, facts = {k:f.get_tensor(k) for k in f.keys()}, json.loads(f.metadata()['facts'])
+    with safe_open(str(points_in(path)), 'pt') as f: t, facts = {k:f.get_tensor(k) for k in f.keys()}, json.loads(f.metadata()['facts'])
     how, N, _ = (facts.pop(k) for k in ('how','N','kind'))
     S = Rows(t['x'], t['y'], t['w'])
     if (S.w < 0).any() or not all(v.isfinite().all() for v in S):

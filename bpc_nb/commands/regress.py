@@ -73,7 +73,7 @@ def points_and_rows(file:str, data:str|None, part:float=None, # data, part: None
     return S, st._replace(rows=full.rows, test=full.test)
 
 # %% ../../nbs/969_regression_commands.ipynb #clinear2
-def bpc_near(file:str, # points, as `bpc distill TABLE --model NAME` writes them
+def bpc_near(file:str, # points, as `bpc distill TABLE --model NAME` writes them, or their run's folder
              data:str=None, # the table (default: as the file says)
              evaluator:str='posterior', # who judges: posterior
              control:bool=False, # as many random rows with weights beside it
@@ -112,7 +112,7 @@ def said_of_rows(st:Study, p:dict,
     return head, [*zip(*cols)], 'that probability' if st.classes else 'a new label'
 
 # %% ../../nbs/969_regression_commands.ipynb #cliinterv2
-def bpc_intervals(file:str, # points, as `bpc distill TABLE --model NAME` writes them
+def bpc_intervals(file:str, # points, as `bpc distill TABLE --model NAME` writes them, or their run's folder
                   data:str=None, # rows to predict, with or without their labels (default: those that were put aside)
                   level:float=.9, # of the intervals
                   out:str=None, # a .csv of all predictions
