@@ -207,21 +207,21 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device:str='cpu',
 
 # %% ../nbs/935_budget.ipynb #f6676da0
 class Countdown(NamedTuple):
-    "What ends a run in time"
+    "A clock that knows when the minutes of a run are over"
     minutes: float
     begun: float
     now: Callable # a clock, in seconds
 
     def gone(self) -> float: # seconds
-        "How much is over"
+        "How long the run has taken so far"
         return self.now() - self.begun
 
     def __call__(self, spare:float) -> bool: # seconds
-        "Whether less is left"
+        "Whether less than `spare` is left"
         return 60*self.minutes - self.gone() < spare
 
 def countdown(minutes:float, now:Callable=time.monotonic) -> Countdown: # now: a clock, in seconds
-    "What ends a run in time, counted from here"
+    "A `Countdown` that begins here"
     return Countdown(minutes, now(), now)
 
 PARTS = 6 # of the experts of small networks, which are trained at once: the clock is asked between them

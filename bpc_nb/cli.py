@@ -294,9 +294,9 @@ COMMANDS = {name:c for of in SECTIONS.values() for name,c in of.items()}
 OF_MODELS = dict(distill=Command(bpc_points, 'data'), evaluate=Command(bpc_near, 'file'), predictive=Command(bpc_intervals, 'file'))
 
 def of_model(command:str, words:list) -> bool:
-    "Whether the words are about a regression: a model, or a file of points"
+    "Whether the words are about a regression: a model, or points, by their file or its folder"
     if command=='distill': return any(w.partition('=')[0]=='--model' for w in words)
-    return command in OF_MODELS and any(is_points(w) for w in words if Path(w).suffix=='.safetensors' or Path(w).is_dir())
+    return command in OF_MODELS and any(is_points(w) for i,w in enumerate(words) if i==0 or Path(w).suffix=='.safetensors')
 
 # %% ../nbs/970_cli.ipynb #5b39cc3a
 def take_word(p:Parser, o:Option) -> None:

@@ -388,11 +388,11 @@ def refit(data:Data, coreset:Coreset) -> Transform:
 
 # %% ../nbs/110_data.ipynb #a5db25d5
 def other_split(data:Data, coreset:Coreset) -> str: # '' where it is the same, or of other data
-    "How the split that a coreset was made from is asked for, `fold=3`"
+    "Options of `load` that give the split a coreset was made from, as `fold=3`"
     made, own = coreset.meta.get('recipe') or {}, data.meta['recipe']
     if data.meta['checksum'] not in sources(coreset.meta): return ''
     other = [k for k in ('fold','folds','seed','held_out') if made.get(k)!=own.get(k)]
-    return ', '.join(f'{k}={made[k]}' for k in other if k in made) or 'which it does not name'*bool(other)
+    return ', '.join(f'{k}={made[k]}' for k in other if k in made and k!='seed') or 'its file does not say which'*bool(other)
 
 # %% ../nbs/110_data.ipynb #e8097964
 def match(data:Data, # what a coreset is to be used with

@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterable, Iterator
 import torch
 
 from .auto import FORMATS, fitted, unformatted
-from .core import Coreset, cache_folder, choose, label_kind, provenance, write_atomic
+from .core import Coreset, cache_folder, choose, file_in, label_kind, provenance, write_atomic
 from .data import Data, load
 from .distill import buffer_for, distill, formats_of, usual, wants
 from .evaluate import PROTOCOLS, evaluate, judged_by, taught
@@ -27,9 +27,9 @@ from .metrics import Diverged
 from .networks import Network, network
 from .predictive import predictive
 from .ranks import alone, auto, dealt, once, rank, world
-from .runs import held
-from .lines import add, coreset_file, done, file_digest
+from .lines import add, coreset_file, done, file_digest, file_for
 from .cells import CELL, bare, cells, key, named, own
+from .runs import held
 
 # %% ../nbs/950_grid.ipynb #27e3c241
 class TimeUp(BaseException): "The minutes are over: no error, and nothing that `except Exception` should catch"
@@ -145,11 +145,12 @@ def best_here(spec:str, data:Data, images:float, device:str) -> Network: # image
 def transfer(path:str|Path, # of a coreset
              data:Data, # to test on
              nets:list, # specs of the students' networks
-             results:str|Path='results', # folder of `transfer.jsonl`
+             results:str|Path='results', # folder of results; lines go to its `transfer.jsonl`
              protocol:str='dc', runs:int=5, seed:int=0, device:str='cpu',
              evaluator:str='students', **options:Any) -> list: # options of `evaluate` -> lines, one for each network
     "Test a coreset with other networks; what has a line is not run again"
-    wanted, results, S = transfers(path, nets, protocol, runs, seed, evaluator, options), Path(results), Coreset.load(path)
+    path, results = file_in(path), Path(results)
+    wanted, S = transfers(path, nets, protocol, runs, seed, evaluator, options), Coreset.load(path)
     for k,net in wanted.items():
         with held(results/f'.{k}.lock') as mine:
             if not mine or k in done(results): continue
@@ -157,15 +158,15 @@ def transfer(path:str|Path, # of a coreset
             how = judged_by(evaluator, protocol) | options
             try: r = evaluate(S, data, runs, net=fast, seed=seed, control=not options.get('labels'), device=device, **how)
             except Diverged as e: r = dict(diverged=str(e), **taught(S, protocol), net=net, runs=runs, seed=seed, labels=label_kind(S))
-            add(results/'transfer.jsonl', dict(key=k, of=named(S.meta.get('made')), coreset=file_digest(path), data=data.name,
-                                               **{k:S.meta.get(k) for k in ('method','ipc','L')},
-                                               made_with=S.meta.get('net'), **r, made=provenance()))
+            add(file_for('transfer', results), dict(
+                key=k, of=named(S.meta.get('made')), coreset=file_digest(path), data=data.name,
+                **{k:S.meta.get(k) for k in ('method','ipc','L')}, made_with=S.meta.get('net'), **r, made=provenance()))
     return [r for k,r in done(results).items() if k in wanted]
 
 # %% ../nbs/950_grid.ipynb #5b8d01ce
 def whole_data(data:Data, # of which the training images are taken; those that were held out are not among them
                net:str=None, # of the students; None: the one that most recipes have
-               results:str|Path='results', # folder of `whole.jsonl`
+               results:str|Path='results', # folder of results; the line goes to its `whole.jsonl`
                protocol:str='dc', epochs:int=None, # None: as the protocol says
                runs:int=5, seed:int=0, device:str='cpu', progress:bool=False) -> dict: # a line
     "Test students of the whole data set; what has a line is not run again"
@@ -176,8 +177,9 @@ def whole_data(data:Data, # of which the training images are taken; those that w
             began = time.perf_counter()
             S = Coreset(*data.train, transform=data.transform, classes=data.classes)
             r = evaluate(S, data, runs, protocol, fast, seed, eight_bit=False, epochs=epochs, device=device, progress=progress)
-            add(results/'whole.jsonl', dict(key=k, data=data.name, fold=data.meta['recipe'].get('fold'), n_train=len(S.y), **r,
-                                            seconds=round(time.perf_counter()-began, 1), made=provenance()))
+            add(file_for('whole', results), dict(
+                key=k, data=data.name, fold=data.meta['recipe'].get('fold'), n_train=len(S.y), **r,
+                seconds=round(time.perf_counter()-began, 1), made=provenance()))
     return done(results)[k]
 
 # %% ../nbs/950_grid.ipynb #3d2f29f5
@@ -188,19 +190,19 @@ def sampled(path:str|Path, protocols:list, seed:int) -> dict: # key -> protocol
 def posteriors(path:str|Path, # of a coreset
                data:Data, # to test on
                protocols:list, # of the predictive
-               results:str|Path='results', # folder of `posteriors.jsonl`
+               results:str|Path='results', # folder of results; lines go to its `posteriors.jsonl`
                seed:int=0, device:str='cpu') -> list: # lines, one for each protocol
     "Evaluate a coreset by its posterior predictives; what has a line is not run again"
-    wanted, results, S = sampled(path, protocols, seed), Path(results), Coreset.load(path)
+    path, results = file_in(path), Path(results)
+    wanted, S = sampled(path, protocols, seed), Coreset.load(path)
     for k,protocol in wanted.items():
         with held(results/f'.{k}.lock') as mine:
             if not mine or k in done(results): continue
             began = time.perf_counter()
             r = predictive(S, data, protocol, seed=seed, device=device)
-            add(results/'posteriors.jsonl',
-                dict(key=k, of=named(S.meta.get('made')), coreset=file_digest(path), data=data.name, fold=data.meta['recipe'].get('fold'),
-                                                 **{k:S.meta.get(k) for k in ('method','ipc','L')}, **r,
-                     seconds=round(time.perf_counter()-began, 1), made=provenance()))
+            add(file_for('posteriors', results), dict(
+                key=k, of=named(S.meta.get('made')), coreset=file_digest(path), data=data.name, fold=data.meta['recipe'].get('fold'),
+                **{k:S.meta.get(k) for k in ('method','ipc','L')}, **r, seconds=round(time.perf_counter()-began, 1), made=provenance()))
     return [r for k,r in done(results).items() if k in wanted]
 
 # %% ../nbs/950_grid.ipynb #cb1644ca

@@ -16,7 +16,7 @@ from .core import cache_folder, provenance, registry, write_atomic
 from .distill import distill
 from .cells import CELL, bare, cell_options, cells, combinations, key, named, own
 from .grid import afresh, cell_data, each, ready_data, runs_of, settle, until
-from .lines import add, done, line_files, lines
+from .lines import add, done, file_for, line_files, lines
 from .images import NAMED, TEXTS
 from .options import whole
 from .ranks import auto, dealt, once, rank
@@ -132,7 +132,7 @@ def search(
     device:str='auto', progress:bool=True,
 ) -> list: # lines of the last rung, the best first; [] if it is not finished
     "Halve candidates by validation accuracy, rung by rung; what has a line is not run again"
-    path, runs, of = Path(results)/'search.jsonl', runs_of(results, runs), space(file)
+    path, runs, of = file_for('search', results), runs_of(results, runs), space(file)
     end = time.monotonic() + 60*(float('inf') if minutes is None else minutes)
     alive = drawn([*of], candidates, seed)
     first, every = of[alive[0]], [candidate_of(of[k][0]) for k in alive]

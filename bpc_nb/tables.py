@@ -17,7 +17,7 @@ from typing import Any, Callable, Collection, Iterable, Sequence
 from .core import label_words
 from .distill import DEFAULT, configure, usual
 from .cells import cells, key, spelled
-from .lines import RESULTS, coreset_file, done, file_digest, line_files, lines, of_students
+from .lines import RESULTS, coreset_file, done, file_digest, found, line_files, lines, of_students
 
 # %% ../nbs/960_tables.ipynb #db4baaa4
 DASH = '–'
@@ -127,7 +127,7 @@ def whole_sets(results:str|Path=RESULTS) -> dict: # name of a data set -> [lines
 def searched(results:str|Path=RESULTS) -> dict: # (data, images per class, who selects, label) -> its best validation accuracy in a search
     "What was searched for"
     out:dict = {}
-    for r in lines(Path(results)/'search.jsonl'):
+    for r in found('search', results):
         at = r['recipe']['data'], r['recipe']['ipc'], r['recipe']['select_protocol'], label(r['recipe'])
         out[at] = max(r['held_out'], out.get(at, 0))
     return out

@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+import bpc_nb
+
 ROOT = Path(__file__).resolve().parents[1]
-name_of = lambda path: '.'.join(path.relative_to(ROOT).with_suffix('').parts).removesuffix('.__init__')
-MODULES = {name_of(p): p for p in sorted((ROOT/'bpc_nb').rglob('*.py')) if p.name != '_modidx.py'}
+PACKAGE = Path(bpc_nb.__file__).resolve().parent # of the checkout, or of an installed wheel
+name_of = lambda path: '.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts).removesuffix('.__init__')
+MODULES = {name_of(p): p for p in sorted(PACKAGE.rglob('*.py')) if p.name != '_modidx.py'}
 
 # torch is imported once; each module then in a fresh fork, where it is the first of the package
 FORKS = """
@@ -31,7 +34,7 @@ for name in sys.argv[1:]:
 
 @pytest.fixture(scope='module')
 def complaints(tmp_path_factory):
-    env = os.environ | dict(PYTHONPATH=str(ROOT))
+    env = os.environ | dict(PYTHONPATH=str(PACKAGE.parent))
     out = subprocess.run([sys.executable, '-c', FORKS, *MODULES], cwd=tmp_path_factory.mktemp('elsewhere'), env=env, capture_output=True, text=True)
     assert out.returncode == 0, out.stderr
     return dict(map(json.loads, out.stdout.splitlines()))

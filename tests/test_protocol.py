@@ -13,7 +13,7 @@ from bpc_nb.data import load
 from bpc_nb.distill import configure, distill, known_to
 from bpc_nb.experts import open_buffer
 from bpc_nb.cells import bare, cells, key
-from bpc_nb.lines import line_files, lines
+from bpc_nb.lines import found, line_files, lines
 from bpc_nb.learn import Leaf, Learner, Method, by_loss, learner, starts, task_of
 from bpc_nb.networks import network
 from bpc_nb.options import Positive, plain
@@ -209,7 +209,7 @@ def test_lines_of_version_01_get_todays_names_and_keep_everything_else(tmp_path)
     assert set(new)=={r['key'] for n in ('digits', 'search') for r in before[n]} and after['transfer']==before['transfer']
     for n in before: assert [r | dict(key=0) for r in before[n]]==[r | dict(key=0) for r in after[n]]
     assert {r['key'] for r in after['digits']} <= {key(c) for c in cells(RESULTS/'papers'/'digits.toml')}
-    assert {r['key'] for r in after['search']} <= {r['key'] for r in lines(RESULTS/'search.jsonl')}
+    assert {r['key'] for r in after['search']} <= {r['key'] for r in found('search')}
     for r, s in zip(before['digits'], after['digits']): assert (tmp_path/'coresets'/f"{s['key']}.safetensors").read_text()==r['key']
     assert rekey(tmp_path)=={}
 

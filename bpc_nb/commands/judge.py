@@ -147,7 +147,7 @@ def use_in_words(S:Coreset) -> dict:
 
 ABOUT = 'method','data','ipc','seed','net','select_evaluator','held_out','step','r','depth','rho','gamma' # what a file says, and is shown
 
-def bpc_show(file:str, # a coreset
+def bpc_show(file:str, # a coreset, or its run's folder
              out:str=None, # PNG to write, CSV of a table's rows or TSV of sentences (default: beside the coreset)
              json:bool=False, # print one JSON object
             ) -> dict|str:
@@ -157,7 +157,7 @@ def bpc_show(file:str, # a coreset
     space.save(s, to := apart_from(at, out or at.with_suffix(space.suffix)))
     # share of pixel values that no display can show
     outside = dict(outside=round(((p - .5).abs() > .5 + 1/510).float().mean().item(), 4)) if space.eight_bit else {} # but for rounding
-    about = {k:v for k,v in s.meta.items() if k in ABOUT}
+    about = {k:v for k,v in s.meta.items() if k in ABOUT and (json or v is not None)}
     found = dict(**{space.item+'s': list(s.x.shape)}, classes=list(s.classes), **(use_of(s) if json else use_in_words(s)),
                  **outside, **about, **{space.suffix[1:]: str(to)})
     if not json:
@@ -272,7 +272,7 @@ def inspection(found:dict, data:Data, net:str) -> str: # found: as `inspected` g
         'networks': f"{found['networks']} of {net}",
         'examples': f"{out}norm {found['norm']:.2f} of real ones, {100*found['agree']:.0f} % with the label of the nearest real one"})
 
-def bpc_inspect(file:str, # a coreset, from wherever it comes
+def bpc_inspect(file:str, # a coreset, from wherever it comes, or its run's folder
                 data:str=None, # your own data (default: as the coreset says)
                 net:str=None, # architecture of the trained networks (default: the coreset's own)
                 experts:dict={}, # options of the trained networks, e.g. n=5,epochs=5 (default: n=5,seed=1)
@@ -294,7 +294,7 @@ def bpc_inspect(file:str, # a coreset, from wherever it comes
 
 # %% ../../nbs/968_judge_commands.ipynb #a1c0de05
 def bpc_rank(file:str, # TOML: tables [[networks]] with net and lists of its options
-             on:str=None, # the coreset that they are trained on
+             on:str=None, # the coreset that they are trained on, or its run's folder
              data:str=None, # where its data is (default: as the coreset says)
              protocol:str='quick', # how they are trained, where the file does not say: one of `bpc list`
              runs:int=2, # trainings of each
@@ -314,7 +314,7 @@ def bpc_rank(file:str, # TOML: tables [[networks]] with net and lists of its opt
         f"\n{len(rows)} candidates, trainings of each on {len(S.x)} examples: {runs}; an order, no promise: train the first few on all data"
 
 # %% ../../nbs/968_judge_commands.ipynb #a1c0de06
-def bpc_audit(file:str, # a coreset, from wherever it comes
+def bpc_audit(file:str, # a coreset, from wherever it comes, or its run's folder
               data:str=None, # your own data (default: as the coreset says)
               out:str=None, # the page (default: FILE with .html), and the same as JSON beside it
               net:str=None, # architecture of the students (default: the coreset's own)

@@ -17,18 +17,17 @@ from typing import Any, Callable
 from ..budget import Choice, Countdown, chosen, countdown, experts_in_time, pictures, sound_minutes
 from ..core import Coreset, choose, provenance, registry, several, write_atomic
 from ..data import Data
-from ..distill import DEFAULT, configure, distill, known_to, no_idle, of_space
+from ..distill import DEFAULT, configure, distill, known_to, no_idle, of_space, wants
 from ..evaluate import predict
 from ..experts import experts
 from ..images import own_name
-from ..lines import lines
 from ..memory import STATE, Memory, recall, remember, sound_place, tests_seen
 from ..networks import default_net, network
 from ..options import options_of
 from ..plan import plan
 from ..progress import board
 from ..ranks import auto, restarts
-from ..runs import free_for
+from ..runs import free_for, looks
 from ..spaces import space_of
 from ..teacher import SPEC, squeezed, training_of
 from .shell import as_lines, data_from, loading, place_of, table
@@ -127,12 +126,13 @@ def next_to(found:dict, out:Path) -> str: # found: from `left_in`
 # %% ../../nbs/967_learn_commands.ipynb #66f6f2eb
 def before_it_begins(method:str, d:Data, ipc:int, options:dict,
                      out:Path|None=None) -> list: # out: of a run to go on with -> sentences
-    "What a method does first that nobody asked for, and that a run is over"
-    m, taken = registry()[method], [r['step'] for r in lines(out/'log.jsonl') if 'step' in r] if out else []
+    "That a run is over, or that networks are trained only to choose images"
+    m = registry()[method]
     config = configure(method, d.name, ipc, **{k:v for k,v in options.items() if k in known_to(m)})
-    over = [f"all {config.get('steps')} steps of this run were taken before"]*(taken[-1:]==[config.get('steps')])
-    chooses = not m.steps and config.get('features')=='net'
-    return over + [f"{method} chooses by the features of a trained network, which is trained first; --features pixels needs none"]*chooses
+    if out: return [f"all {config.get('steps')} steps of this run were taken before"]*(config.get('steps') in looks(out/'looks'))
+    if m.steps or 'experts' not in wants(method, config): return []
+    without = '; --features pixels needs none'*('features' in config)
+    return [f"{method} chooses by trained networks, which are made first unless the cache has them{without}"]
 
 def how_to_resume(out:Path) -> str:
     "How the sentence after Ctrl-C goes on"

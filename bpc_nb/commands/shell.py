@@ -86,7 +86,7 @@ def options(f:Callable, # a function with documented arguments
     return {k:one(k, p) for k,p in params.items() if p.default is not p.empty and k not in skip}
 
 # %% ../../nbs/966_shell.ipynb #f8b3b863
-ELSEWHERE = dict(out='into', into='out', ipc='per-class') | {'per-class':'ipc'} # what is meant -> what another command calls it
+ELSEWHERE = {'out':'into', 'into':'out', 'ipc':'per-class', 'per-class':'ipc'} # as another command calls it -> as this one may
 
 def meant(name:str, flags:Iterable) -> str: # what was typed, what could have been
     "One sentence, with the option that is spelt nearly so; a stray word is an option only if it is spelt as one"
@@ -151,7 +151,8 @@ def loading() -> dict:
 # %% ../../nbs/966_shell.ipynb #88cb11f9
 def apart_from(file:str|Path, out:str|Path, what:str='coreset') -> Path: # what is read, where to write, what the first is
     "A place that is not what is read"
-    if Path(out).exists() and Path(out).samefile(file): raise ValueError(f"out: {out} is the {what} that is read; name another file")
+    same = Path(out).exists() and Path(file).exists() and Path(out).samefile(file) # a set's name is no file
+    if same: raise ValueError(f"out: {out} is the {what} that is read; name another file")
     return Path(out)
 
 # %% ../../nbs/966_shell.ipynb #d7e2eca1
