@@ -131,6 +131,7 @@ def bpc_rekey(results:str='results', # folder of lines and coresets
               json:bool=False, # print one JSON object
              ) -> dict|str:
     "Give result lines of earlier versions the names that this version looks for"
+    if not Path(results).is_dir(): raise FileNotFoundError(f"results: there is no folder {results}")
     new = rekey(results)
     return dict(renamed=new) if json else f"{len(new)} lines renamed in {results}" if new else f"all lines in {results} have their names"
 

@@ -238,7 +238,12 @@ def file_in(path:str|Path) -> Path: # a coreset file, or the folder of a run or 
 def read_coreset(path:str|Path, # a `.safetensors` file, or the folder of a run or a memory
                 ) -> Coreset:
     "Read what `save_coreset` wrote, with one sentence for what is not that"
-    if not (path := file_in(path)).is_file(): raise FileNotFoundError(f"path: there is no coreset file at {path}; `bpc distill` writes one")
+    if not (at := file_in(path)).is_file():
+        known = {'config.json':f'a run began there, and `bpc distill --out {path} --resume` goes on',
+               'points.safetensors':f'there are points of a regression: `bpc evaluate {path}`'}
+        why = next((said for name,said in known.items() if (at/name).exists()), '`bpc distill` writes one')
+        raise FileNotFoundError(f"path: there is no coreset file at {at}; {why}")
+    path = at
     try:
         with safe_open(path, 'pt') as f: t, head = {k:f.get_tensor(k) for k in f.keys()}, json.loads((f.metadata() or {}).get('bpc', '{}'))
     except (SafetensorError, ValueError) as e:

@@ -43,7 +43,7 @@ def done(results:str|Path) -> dict: # folder -> {key: line}
 RESULTS = Path(__file__).resolve().parents[1]/'results' if '__file__' in globals() else Path('../results')
 
 def found(name:str, results:str|Path=RESULTS) -> list: # of NAME.jsonl, whatever study's folder it is in
-    "The lines of a file, as far as they are there"
+    "The lines of the files of that name, of the checkout's results by default; none where there is no such file"
     return [r for p in line_files(results) if p.stem==name for r in lines(p)]
 
 # %% ../nbs/945_lines.ipynb #f6f74b99

@@ -257,6 +257,7 @@ def is_points(path:str|Path) -> bool: # a file, or the folder of a run
 def load_points(path:str|Path # a file, or the folder of a run
                ) -> tuple: # points, the study that they stand for without its rows, how they were made
     "Read what `save_points` wrote"
+    if not points_in(path).exists(): raise FileNotFoundError(f"file: there is no file {points_in(path)}")
     if not is_points(path):
         raise ValueError(f"file: {path} holds no points of a regression; `bpc distill TABLE --model NAME` makes such a file")
     with safe_open(str(points_in(path)), 'pt') as f: t, facts = {k:f.get_tensor(k) for k in f.keys()}, json.loads(f.metadata()['facts'])

@@ -9,7 +9,7 @@ __all__ = ['MINUTES', 'DECISIVE', 'CHOSEN', 'nothing_idle', 'run_before', 'read_
            'bpc_remember']
 
 # %% ../../nbs/967_learn_commands.ipynb #92cb1bc7
-import json, sys
+import json, shlex, sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Callable
@@ -120,8 +120,9 @@ def next_to(found:dict, out:Path) -> str: # found: from `left_in`
     kept, shown, *_ = found.values()
     judge = config.get('select_evaluator', 'students')
     by = f' --evaluator {judge}'*(judge!='students') # another judge may see nothing in it
+    file, folder = shlex.quote(kept), shlex.quote(str(out))
     return '\n'.join([f"validation accuracy {100*found['held_out']:.1f} % ({judge}) {at}", *[over]*('ended' in config), kept, shown,
-                      f"next: bpc evaluate {kept}{by} --control", f"      bpc show {kept}", f"      bpc explore {out}{page}"])
+                      f"next: bpc evaluate {file}{by} --control", f"      bpc show {file}", f"      bpc explore {folder}{page}"])
 
 # %% ../../nbs/967_learn_commands.ipynb #66f6f2eb
 def before_it_begins(method:str, d:Data, ipc:int, options:dict,
@@ -252,6 +253,7 @@ def memory_data(source:str, into:str, given:dict, # what was typed; loses the op
     if S is not None or len(d.shape)!=3 or not undecided(method, source, given): return d, given
     return d, chosen(method, d, n, minutes, device).options | given
 
+# %% ../../nbs/967_learn_commands.ipynb #34ee1ba3
 def not_remembered(d:Data, again:int) -> str: # again: test examples that are
     "What the memory says of test examples"
     tests, what = len(d.test.y), 'pictures' if len(d.shape)==3 else f'{space_of(d.shape).item}s'
@@ -265,14 +267,16 @@ def remembered(m:Memory, at:Path, old:bool, tests:str) -> str: # folder of its s
     last, n = {} if old else m.history[-1]['new'], m.coreset.y.bincount(minlength=len(m.classes)).tolist()
     rows = [(c, len(m.seen[c]), last.get(c, 0), k) for c,k in zip(m.classes, n)]
     size = m.coreset.x[0].numel()*len(m.coreset.x)
-    sized = ' of {}x{}'.format(*m.coreset.x.shape[2:])*(m.coreset.x.ndim==4)
+    sized, same_size = '', ''
+    if m.coreset.x.ndim==4: sized, same_size = ' of {}x{}'.format(*m.coreset.x.shape[2:]), f', size={tuple(m.coreset.x.shape[2:])}'
     return '\n'.join([*['nothing new']*old, table(rows, ('class', 'seen', 'new', 'kept')),
                       tests,
                       f"{len(m.coreset.x)} images{sized} by {m.coreset.meta['method']}, {size/1e3:.0f} kB as 8-bit images, "
                       f'additions so far: {len(m.history)}',
                       str(at/STATE), str(at/'coreset.png'),
-                      'next: train on this and what is new together: '
-                      f'bpc_nb.memory.recall({str(at.parent)!r}).beside(bpc_nb.data.load(...))'])
+                      'next: train on this and what is new together, in Python:',
+                      '  from bpc_nb.data import load; from bpc_nb.memory import recall',
+                      f'  recall({str(at.parent)!r}).beside(load("FOLDER"{same_size}))'])
 
 # %% ../../nbs/967_learn_commands.ipynb #a1c0de03
 def bpc_remember(data:str, # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
