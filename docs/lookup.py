@@ -224,7 +224,7 @@ def drawn(path, folder, said, below=700) -> str: # path: of a coreset; said: in 
     from bpc_nb.core import Coreset
     S = Coreset.load(path)
     if S.x.ndim!=4: return ''
-    width = picture(file := folder/'gallery'/f'{path.stem}.png', S.examples() if S.decode!='identity' else S)
+    width = picture(file := folder/'gallery'/f'{path.stem}.png', S.examples() if S.decode!='identity' and S.kept is None else S) # whitened: as stored
     return f'<img src="gallery/{file.name}" {sized(file, 2 if width<below else 1)} alt="{said}" loading="lazy">'
 
 def others(kept, folder, name) -> str: # kept: (line, path of its coreset), of the row's lines but the first; '': there are none

@@ -151,7 +151,7 @@ def test_no_recipe_says_how():
 
 
 FOUND = {'ablations/ablations':120, 'ablations/formats':7, 'ablations/narrow':9, 'ablations/variants':60, 'ablations/width':9, 'families/matching':35,
-         'families/select':95, 'papers/cifar10':17, 'papers/digits':32, 'papers/losses':38, 'papers/mnist':13, 'posteriors':53}
+         'families/select':95, 'papers/cifar10':17, 'papers/digits':32, 'papers/losses':38, 'papers/mnist':13, 'posterior/posteriors':53}
 
 @pytest.mark.parametrize('name', FOUND)
 def test_grids_find_the_lines_that_they_found_when_recipes_chose(name):

@@ -133,7 +133,8 @@ def test_rows_without_labels(bpc, points, tmp_path):
 
 def test_draws_of_what_is_no_file(refused, points, claims, tmp_path):
     (tmp_path/'fake.safetensors').write_text('no')
-    for path in tmp_path/'none.safetensors', tmp_path/'fake.safetensors': refused('posterior', path, parts=('holds no points of a regression',))
+    refused('posterior', tmp_path/'none.safetensors', parts='there is no file')
+    refused('posterior', tmp_path/'fake.safetensors', parts='holds no points of a regression')
     refused('posterior', points, '--out', tmp_path/'x', parts=('name a .nc file',))
 
 
