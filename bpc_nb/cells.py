@@ -42,7 +42,7 @@ def can_be(net:str) -> None:
 def check_cell(cell:dict) -> dict: # fields with their defaults -> with its configuration
     "One sentence for an unknown field or value, before anything runs"
     known = known_to(choose(cell['method'], registry(), 'method'))
-    for k in cell: choose(k, [*CELL, *MARKS, *known], 'field')
+    for k in cell: choose(k, [*CELL, *MARKS, *known], f"field with method {cell['method']!r}")
     choose(cell['protocol'], PROTOCOLS, 'protocol'); choose(cell['evaluator'], evaluators(), 'evaluator')
     for k,lo in dict(ipc=1, seed=0, runs=1, fold=0).items(): cell[k] is None or whole(k, cell[k], lo)
     if not isinstance(cell['zca'], bool): raise ValueError(f"zca: found {cell['zca']!r}; expected true or false")

@@ -31,7 +31,7 @@ from .energy import LOSSES, energy
 from .evaluate import PROTOCOLS, evaluate, evaluators, predict
 from .experts import experts
 from .explorer import bpc_explore
-from .grid import grid, waiting
+from .grid import grid, lines_of, waiting
 from .images import NAMED, TEXTS
 from .learn import kinds, outer
 from .memory import USUAL
@@ -107,10 +107,11 @@ def bpc_grid(file:str=None, # grid file (TOML)
         raise KeyboardInterrupt("stopped; finished cells have their lines, give the same command again to go on") from None
     if json: return rows
     asked = waiting(file, results, given.get('only', ''))
-    for_gpu, others = asked if auto(device)=='cpu' else (0, sum(asked))
-    left = {several(for_gpu, 'cell') + ' for a machine with a GPU':for_gpu,
+    for_gpu, others = asked if auto(device)=='cpu' and not given.get('anywhere') else (0, sum(asked))
+    left = {several(for_gpu, 'cell') + ' for a machine with a GPU (--anywhere runs them here)':for_gpu,
             several(others, 'cell') + ' not finished: give the same command again':others}
-    return '; '.join([several(len(rows), 'line'), *[said for said,n in left.items() if n]])
+    where = f' in {path}' if rows and (path := lines_of(file, results)).is_file() else ''
+    return '; '.join([several(len(rows), 'line') + where, *[said for said,n in left.items() if n]])
 
 # %% ../nbs/970_cli.ipynb #aee296ac
 def bpc_search(file:str, # search file (TOML): a grid file; lists of steps are rungs, of seed and fold repetitions, all others candidates

@@ -305,6 +305,7 @@ def grid(file:str|Path, # grid file (TOML)
          runs:str='runs', # folder for unfinished runs, so that they resume; another folder of results has a subfolder of its own there
          only:str='', # how the names of the cells to run begin, separated by commas; the tables print them
          minutes:float=None, # stop after so long, and go on with the next call
+         anywhere:bool=False, # run cells that are marked `gpu` on a machine without one, too
          device:str='auto', progress:bool=True) -> list: # all lines of the grid
     "Run the cells of a grid file that have no line yet; those marked `gpu` wait for one"
     path, runs, end, device = (lines_of(file, results), runs_of(results, runs),
@@ -319,7 +320,8 @@ def grid(file:str|Path, # grid file (TOML)
                                     f"{100*line['accuracy_mean']:.1f} ± {100*line['accuracy_std']:.1f} (8 bit "
                                     f"{100*line['accuracy_mean_8bit']:.1f}, random {100*line['accuracy_mean_random']:.1f})", flush=True)
     have = done(results)
-    left = once(lambda: [(n, c) for n,c in enumerate(todo, 1) if (device=='cuda' or not c.get('gpu')) and unfinished(c, results, have)])
+    left = once(lambda: [(n, c) for n,c in enumerate(todo, 1) if (anywhere or device=='cuda' or not c.get('gpu'))
+                         and unfinished(c, results, have)])
     if world()>1: prepare([c for _,c in left], end, root=root, device=device, progress=bars)
     dealt(lambda some: each(lambda c: say(*c), some), left)
     have = done(results)

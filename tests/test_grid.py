@@ -109,11 +109,12 @@ def test_queue_and_cells_that_wait(bpc, file, tmp_path):
     (tmp_path/'results').mkdir()
     file('method = "positive-only"\n' + CELL, 'gpu = true\nseed = [0, 1]\n' + CELL, name='results/queue.toml')
     code, out, err = bpc('grid', '--queue', '--device', 'cpu', '--minutes', 0)
-    assert (code, out, err) == (0, '0 lines; 2 cells for a machine with a GPU; 1 cell not finished: give the same command again\n', '')
+    assert (code, out, err) == (0, '0 lines; 2 cells for a machine with a GPU (--anywhere runs them here); 1 cell not finished: give the same command again\n', '')
     assert not (tmp_path/'runs').exists()
     code, out, err = bpc('grid', '--queue', '--device', 'cpu', '--minutes', 5)
-    assert (code, err) == (0, '') and out.endswith('\n1 line; 2 cells for a machine with a GPU\n')
+    assert (code, err) == (0, '') and out.endswith('\n1 line in results/queue.jsonl; 2 cells for a machine with a GPU (--anywhere runs them here)\n')
     assert len((tmp_path/'results'/'queue.jsonl').read_text().splitlines()) == 1
+    assert bpc('grid', '--queue', '--device', 'cpu', '--anywhere')[1].endswith('\n3 lines in results/queue.jsonl\n')
 
 
 def test_stopped_and_gone_on(bpc, file, monkeypatch):

@@ -2,8 +2,8 @@
 
     python results/ablations/experts.py
 
-A line for MNIST and one for CIFAR-10: one expert with the options of the recipe for ten images, trained at least twice as long as its horizon.
-On one core CIFAR-10 takes a quarter of an hour.
+A line for MNIST, one for CIFAR-10 and one for whitened CIFAR-10 (cifar10-zca): one expert with the options of the recipe for ten images, trained
+at least twice as long as its horizon. On one core CIFAR-10 takes a quarter of an hour.
 """
 import json, tempfile
 from pathlib import Path
@@ -17,16 +17,17 @@ from bpc_nb.metrics import summary
 from bpc_nb.evaluate import predict
 from bpc_nb.networks import network
 
-LINES = Path(__file__).with_suffix('.jsonl')
+LINES, SETS = Path(__file__).with_suffix('.jsonl'), ('mnist','cifar10','cifar10-zca')
 
 if __name__=='__main__':
-    for name in called_with(__doc__, ('mnist','cifar10')) or ('mnist','cifar10'):
-        if any(r['data'].split()[0]==name for r in lines(LINES)): continue
-        data, config = load(name), configure('cd', name, 10)
+    for asked in called_with(__doc__, SETS) or SETS:
+        name, _, zca = asked.partition('-')
+        if any(r['data'].split()[0]==name and r.get('zca', False)==bool(zca) for r in lines(LINES)): continue
+        data, config = load(name, zca=bool(zca)), configure('cd', name, 10)
         options = config['experts'] | dict(n=1, epochs=max(2*config['T'], config['T'] + config['k_max']))
         net = network(config['net'], data.shape, data.K)
         with tempfile.TemporaryDirectory() as folder:
             buffer = experts(data, net, folder, **options)
             at = [summary(predict(net, buffer.read((0, 0), e), data.held.x), data.held.y)['accuracy'] for e in range(options['epochs'] + 1)]
-        add(LINES, dict(data=data.name, net=net.name, experts=options, accuracy=at, made=provenance()))
-        print(name, *(f'{100*a:.1f}' for a in at), flush=True)
+        add(LINES, dict(data=data.name, zca=bool(zca), net=net.name, experts=options, accuracy=at, made=provenance()))
+        print(asked, *(f'{100*a:.1f}' for a in at), flush=True)

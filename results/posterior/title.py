@@ -32,7 +32,9 @@ from bpc_nb.toy import Gaussian, kl
 HERE = Path(__file__).parent
 LINES, TRIED, NET, CHAINS = HERE/'title.jsonl', HERE/'title_search.jsonl', 'mlp:width=16', 4
 ON_S = dict(steps=100, warm=60, n=120, burn=20) # flights
-METHODS = ('random', 'k-center', 'cd', 'fkl', 'dc', 'dm', 'positive-only', 'rkl', 'frepo', 'dd', 'ld', 'vbpc', 'herding', 'cafe', 'wasserstein')
+METHODS = ('random', 'k-center', 'cd', 'fkl', 'dc', 'dm', 'positive-only', 'rkl', 'frepo', 'dd', 'ld', 'vbpc', 'herding', 'cafe', 'wasserstein',
+           'dsa', 'L=0')
+EMPTY = {1: dict(L=0, lr=1., T=2, k_max=5, width=0.), 10: dict(L=0)} # images per class -> what the empty chain's own search changed in the recipe
 CHOSEN, AXES = ('random','k-center','herding'), 5
 
 EXPERTS, RATES = dict(n=20, epochs=20, part=1., batch=128), [1., .2, 4.]
@@ -111,6 +113,7 @@ def add(path:Path, row:dict):
 def searched(name:str, method:str, ipc:int, data:Data) -> dict:
     "Options of the candidate that is best on held-out images; every candidate leaves a line"
     values = STUDIES[name].search.get(method)
+    if method=='L=0': return recipe('cd', 'digits', ipc) | EMPTY[ipc]
     if not values: return recipe(method, 'digits', ipc)
     first, *rest = [dict(zip(values, v)) for v in itertools.product(*values.values())]
     random.Random(0).shuffle(rest)
@@ -156,7 +159,7 @@ def measure(name:str, methods):
                 if have >= {*study.energies}: continue
                 given = searched(name, method, ipc, data) | dict(net=NET)
                 if method not in CHOSEN: given['start'] = 'real' # a recipe may begin at chosen images
-                S, began = distill(method, data, ipc, seed=seed, progress=False, **given), time.process_time()
+                S, began = distill('cd' if method=='L=0' else method, data, ipc, seed=seed, progress=False, **given), time.process_time()
                 accuracy = evaluate(S, data, 5, protocol='dc', net=net, eight_bit=False)['accuracy_mean']
                 seen = examples_of(S, 'cpu')
                 what = of | dict(method=method, ipc=ipc, seed=seed, images=len(S.x), accuracy=accuracy)
