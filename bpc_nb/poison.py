@@ -174,8 +174,9 @@ def inspected(coreset:Coreset, # where it comes from is not known
         says = then[k].clone(); says[k] = 0.
         return dict(label=k, fall=fall[k].item(), called=says.argmax().item(), share=100*says.max().item())
     out = [one(k) for k in fall.argsort(descending=True).tolist() if fall[k] > max(0., typical) + most] if typical <= most else []
-    return dict(falls=fall.tolist(), typical=typical, singled_out=out, broken=typical > most, own_steps=own, steps=S.steps.numel(),
-                networks=len(thetas), part=part, **image_facts(S, data))
+    return dict(falls=fall.tolist(), images=getattr(data, part).y.bincount(minlength=data.K).tolist(), part=part, typical=typical,
+                singled_out=out, broken=typical > most, own_steps=own, steps=S.steps.numel(),
+                networks=len(thetas), **image_facts(S, data))
 
 def suspicions(found:dict, classes:tuple) -> list: # of sentences; found: as `inspected` gives it
     "What speaks against a coreset, in words"

@@ -61,7 +61,7 @@ def rkl(task:Task, # energy, summed loss, data, and experts to start from
 RECIPES:dict = {
     ('digits', None): dict(net='convnet:width=64,depth=2', L=10, alpha=.08, experts=dict(n=10), # as `cd`
                            width=.1, lr=.01),          # a width of 0.01 learns more slowly at any rate that does no harm
-    ('digits', 1): dict(steps=600),
+    ('digits', 1): dict(steps=600, lr=.03, width=.03, L=20, k_max=3),
     ('digits', 10): dict(steps=400, k_max=5),
     **{('cifar10', ipc):dict(lr=.03, experts=dict(epochs=o['k_max'], batch=256), **o) for ipc,o in TABLE2.items()},
 }
