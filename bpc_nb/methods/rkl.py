@@ -59,7 +59,7 @@ def rkl(task:Task, # energy, summed loss, data, and experts to start from
 
 # %% ../../nbs/440_rkl.ipynb #42bf1952
 RECIPES:dict = {
-    ('digits', None): dict(net='convnet:width=64,depth=2', L=10, alpha=.08, experts=dict(n=10), # as `cd`
+    ('digits', None): dict(net='convnet:width=64,depth=2', L=10, alpha=.08, experts=dict(n=10), # by hand
                            width=.1, lr=.01),          # a width of 0.01 learns more slowly at any rate that does no harm
     ('digits', 1): dict(steps=600, lr=.03, width=.03, L=20, k_max=3),
     ('digits', 10): dict(steps=400, k_max=5),

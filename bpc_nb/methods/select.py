@@ -211,6 +211,7 @@ RECIPES = {
     ('digits', None): dict(net='convnet:width=64,depth=2', experts=dict(n=10)), # as `cd`
     ('mnist', None): dict(select_runs=1, select_protocol='dc', # as `cd`, but with one evaluation on the validation split
                           experts=dict(n=1, epochs=10, batch=128, lr=.01, momentum=.9)),
+    ('cifar10', None): dict(select_runs=1, select_protocol='dc', experts=dict(n=1, epochs=3, batch=128, lr=.01, momentum=.9)),
 }
 def by_net(config:dict) -> frozenset:
     "What a selection needs: experts, if features come from a trained network"
