@@ -32,6 +32,7 @@ from .evaluate import PROTOCOLS, evaluate, evaluators, predict
 from .experts import experts
 from .explorer import bpc_explore
 from .grid import grid, lines_of, waiting
+from .lines import lines
 from .images import NAMED, TEXTS
 from .learn import kinds, outer
 from .memory import USUAL
@@ -110,7 +111,8 @@ def bpc_grid(file:str=None, # grid file (TOML)
     for_gpu, others = asked if auto(device)=='cpu' and not given.get('anywhere') else (0, sum(asked))
     left = {several(for_gpu, 'cell') + ' for a machine with a GPU (--anywhere runs them here)':for_gpu,
             several(others, 'cell') + ' not finished: give the same command again':others}
-    where = f' in {path}' if rows and (path := lines_of(file, results)).is_file() else ''
+    own = {r.get('key') for r in lines(path)} if (path := lines_of(file, results)).is_file() else {}
+    where = f' in {path}' if rows and all(r['key'] in own for r in rows) else ''
     return '; '.join([several(len(rows), 'line') + where, *[said for said,n in left.items() if n]])
 
 # %% ../nbs/970_cli.ipynb #aee296ac
