@@ -55,10 +55,11 @@ def drawn_on(of:Callable, # number -> function
     if a*n/few < most:
         t, more = stopwatch(of(n))
         return t, first + more
-    b, more = stopwatch(of(2*few), 2, most)
-    if b - a < a/4: # it hardly grows, or another program hides that: once more
-        a, b = (min(t, stopwatch(of(k), 1, most)[0]) for k,t in ((few, a), (2*few, b)))
-    return a + max(b - a, 0)*(n - few)/few, first + more
+    m = max(2*few, min(n//4, int(2*most*few/a))) # as far as a few seconds reach
+    b, more = stopwatch(of(m), 2, most)
+    if b - a < a/4*(m/few - 1): # it hardly grows, or another program hides that: once more
+        a, b = (min(t, stopwatch(of(k), 1, most)[0]) for k,t in ((few, a), (m, b)))
+    return a + max(b - a, 0)*(n - few)/(m - few), first + more
 
 # %% ../nbs/930_plan.ipynb #eef03a88
 def of_experts(data:Data, net:Network, device:str, n:int, epochs:int, lr:float, part:float, batch:int, momentum:float,
