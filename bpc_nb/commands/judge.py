@@ -267,7 +267,8 @@ def inspection(found:dict, data:Data, net:str) -> str: # found: as `inspected` g
     "What was found, in lines for people"
     rows = [(data.classes[k] if data.classes else k, f'{v:.1f}', n) for k,(v,n) in enumerate(zip(found['falls'], found['images']))]
     out = f"{100*found['outside']:.1f} % of pixel values out of range, " if 'outside' in found else ''
-    return table(rows, ('class', 'falls by points', ('validation' if found['part']=='held' else found['part']) + ' images')) + '\n' + as_lines({
+    part = 'validation' if found['part']=='held' else found['part']
+    return table(rows, ('class', 'falls by points', f'{part} images')) + '\n' + as_lines({
         'steps': f"{found['steps']}, {'its own' if found['own_steps'] else 'of plain descent'}",
         'networks': f"{found['networks']} of {net}",
         'examples': f"{out}norm {found['norm']:.2f} of real ones, {100*found['agree']:.0f} % with the label of the nearest real one"})
