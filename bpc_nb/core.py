@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'likeliest', 'choose', 'several', 'Transform', 'write_atomic', 'cache_folder',
-           'Decoder', 'quarters', 'packed', 'Coreset', 'only_images', 'in_8bit', 'decoded', 'in_pixels',
+           'Decoder', 'quarters', 'packed', 'Coreset', 'in_short', 'only_images', 'in_8bit', 'decoded', 'in_pixels',
            'without_order', 'label_kind', 'label_words', 'as_dataset', 'of_each', 'stored', 'save_coreset', 'file_in',
            'read_coreset', 'image', 'save_png', 'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream',
            'module_with', 'registry', 'no_memory', 'free_mb', 'within_memory', 'provenance']
@@ -147,12 +147,19 @@ class Coreset(NamedTuple):
         raise ValueError("coreset: its file does not hold the whitening matrix; "
                          "give it the data's with coreset._replace(transform=data.transform, kept=None)")
 
+    def __repr__(self) -> str: return in_short(self)
     def quantised(self) -> 'Coreset': return in_8bit(self) # after a round trip through 8-bit pixels
     def examples(self) -> 'Coreset': return decoded(self)  # what students see
     def dataset(self, space:str='pixels') -> TensorDataset: return as_dataset(self, space) # the same for torch; space: 'pixels' or 'model'
     def save(self, path:str|Path) -> None: write_atomic(path, lambda tmp: save_coreset(self, tmp))
     @staticmethod
     def load(path:str|Path) -> 'Coreset': return read_coreset(path)
+
+# %% ../nbs/000_core.ipynb #95fe7d1e
+def in_short(S:Coreset) -> str:
+    "How many examples of which size, and how they were made"
+    made = ' on '.join(str(S.meta[k]) for k in ('method','data') if k in S.meta)
+    return f"Coreset({several(len(S.x), 'example')} of {'x'.join(map(str, S.x.shape[1:]))}{made and ', '}{made})"
 
 # %% ../nbs/000_core.ipynb #c87c9d58
 def only_images(x:Tensor, what:str) -> None: # examples; what is asked for, with its verb

@@ -52,6 +52,9 @@ class Data(NamedTuple):
     def counts(self) -> tuple: return tuple(self.train.y.bincount(minlength=self.K).tolist())
 
     def draw(self, ipc:int, gen:Generator) -> Coreset: return draw(self, ipc, gen)
+    def __repr__(self) -> str:
+        parts = ', '.join(f'{len(getattr(self, p).y)} {p}' for p in ('train','held','test'))
+        return f"Data({self.name}: {parts}; {self.K} classes; examples of {'x'.join(map(str, self.shape))})"
 
 # %% ../nbs/110_data.ipynb #f4d385cf
 def draw(data:Data, # where to draw from

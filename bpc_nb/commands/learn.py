@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MINUTES', 'DECISIVE', 'CHOSEN', 'nothing_idle', 'run_before', 'read_json', 'note_choice', 'of_run', 'without_recipe',
-           'undecided', 'as_chosen', 'left_in', 'next_to', 'before_it_begins', 'how_to_resume', 'say_once', 'watching',
-           'bpc_distill', 'bpc_plan', 'bpc_experts', 'bpc_teacher', 'memory_data', 'not_remembered', 'remembered',
-           'bpc_remember']
+           'undecided', 'as_chosen', 'left_in', 'next_to', 'narrowed', 'before_it_begins', 'how_to_resume', 'say_once',
+           'watching', 'bpc_distill', 'bpc_plan', 'bpc_experts', 'bpc_teacher', 'memory_data', 'not_remembered',
+           'remembered', 'bpc_remember']
 
 # %% ../../nbs/967_learn_commands.ipynb #92cb1bc7
 import json, shlex, sys
@@ -19,7 +19,7 @@ from ..core import Coreset, choose, provenance, registry, several, write_atomic
 from ..data import Data
 from ..distill import DEFAULT, configure, distill, known_to, no_idle, of_space, wants
 from ..evaluate import predict
-from ..experts import experts
+from ..experts import experts, open_buffer
 from ..images import own_name
 from ..memory import STATE, Memory, recall, remember, sound_place, tests_seen
 from ..networks import default_net, network
@@ -124,14 +124,24 @@ def next_to(found:dict, out:Path) -> str: # found: from `left_in`
     return '\n'.join([f"validation accuracy {100*found['held_out']:.1f} % ({judge}) {at}", *[over]*('ended' in config), kept, shown,
                       f"next: bpc evaluate {file}{by} --control", f"      bpc show {file}", f"      bpc explore {folder}{page}"])
 
+# %% ../../nbs/967_learn_commands.ipynb #aa9bc056
+def narrowed(config:dict, buffer:str|Path=None) -> list: # of a run; folder of a buffer that is there -> sentences
+    "That trajectories are too short for all starts that k_max asks for"
+    if not {'T','k_max'} <= config.keys(): return []
+    T, k_max = config['T'], config['k_max']
+    epochs = open_buffer(buffer).index['epochs'] if buffer else (options_of(experts) | config['experts'])['epochs']
+    return [f"k_max: experts of {several(epochs, 'epoch')} and T={T} leave starts k < {epochs-T+1}, fewer than k_max={k_max} asks for; "
+            "train them for more epochs, or lower k_max"]*(0 < epochs-T+1 < k_max)
+
 # %% ../../nbs/967_learn_commands.ipynb #66f6f2eb
 def before_it_begins(method:str, d:Data, ipc:int, options:dict,
                      out:Path|None=None) -> list: # out: of a run to go on with -> sentences
-    "That a run is over, or that networks are trained only to choose images"
+    "That a run is over, experts are short, or networks are trained only to choose images"
     m = registry()[method]
     config = configure(method, d.name, ipc, **{k:v for k,v in options.items() if k in known_to(m)})
     if out: return [f"all {config.get('steps')} steps of this run were taken before"]*(config.get('steps') in looks(out/'looks'))
-    if m.steps or 'experts' not in wants(method, config): return []
+    if 'experts' not in wants(method, config): return []
+    if m.steps: return narrowed(config, options.get('buffer'))
     without = '; --features pixels needs none'*('features' in config)
     return [f"{method} chooses by trained networks, which are made first unless the cache has them{without}"]
 
