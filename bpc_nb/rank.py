@@ -28,7 +28,8 @@ TRAINING = {k for k in options_of(students)} - {'runs','seed','at_once','tick'} 
 
 def networks_of(file:str|Path) -> list: # TOML: of dicts with `net` and options of training
     "The networks of a file, each with its training"
-    if not (path := Path(file)).is_file(): raise FileNotFoundError(f'file: there is no file {file}')
+    if (path := Path(file)).is_dir(): raise ValueError(f'file: {file} is a folder, and FILE is a TOML file of networks; name that first')
+    if not path.is_file(): raise FileNotFoundError(f'file: there is no file {file}')
     if path.suffix=='.safetensors':
         raise ValueError(f'file: {file} is a coreset, and FILE is a TOML file of networks; name that first, and the coreset with on=')
     try: tables = tomllib.loads(Path(file).read_text(encoding='utf-8')).get('networks')
