@@ -147,7 +147,7 @@ def transfer(path:str|Path, # of a coreset
              nets:list, # specs of the students' networks
              results:str|Path='results', # folder of results; lines go to its `transfer.jsonl`
              protocol:str='dc', runs:int=5, seed:int=0, device:str='cpu',
-             evaluator:str='students', **options:Any) -> list: # options of `evaluate` -> lines, one for each network
+             evaluator:str='students', progress:bool=False, **options:Any) -> list: # options of `evaluate` -> lines, one for each network
     "Test a coreset with other networks; what has a line is not run again"
     path, results = file_in(path), Path(results)
     wanted, S = transfers(path, nets, protocol, runs, seed, evaluator, options), Coreset.load(path)
@@ -155,8 +155,8 @@ def transfer(path:str|Path, # of a coreset
         with held(results/f'.{k}.lock') as mine:
             if not mine or k in done(results): continue
             fast = best_here(net, data, choose(protocol, PROTOCOLS, 'protocol')['epochs']*runs*len(S.y), device)
-            how = judged_by(evaluator, protocol) | options
-            try: r = evaluate(S, data, runs, net=fast, seed=seed, control=not options.get('labels'), device=device, **how)
+            how = judged_by(evaluator, protocol) | dict(control=not options.get('labels'), progress=progress) | options
+            try: r = evaluate(S, data, runs, net=fast, seed=seed, device=device, **how)
             except Diverged as e: r = dict(diverged=str(e), **taught(S, protocol), net=net, runs=runs, seed=seed, labels=label_kind(S))
             add(file_for('transfer', results), dict(
                 key=k, of=named(S.meta.get('made')), coreset=file_digest(path), data=data.name,

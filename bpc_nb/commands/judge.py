@@ -190,7 +190,7 @@ def bpc_transfer(file:str, # a coreset, as `bpc distill` writes it, or its run's
     specs = nets.split(';' if ';' in nets or '=' in nets else ',')
     evaluator, protocol = who(evaluator, protocol)
     data = data_of(Coreset.load(file := coreset_at(file)), data, given)
-    rows = transfer(file, data, specs, results, protocol or 'dc', runs, seed, auto(device), evaluator, **set)
+    rows = transfer(file, data, specs, results, protocol or 'dc', runs, seed, auto(device), evaluator, not json, **set)
     if json: return rows
     def beside(r): return mean_percent(r, '_random') if 'accuracy_mean_random' in r else ''
     scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), beside(r)])) for r in rows]
