@@ -54,7 +54,7 @@ TABLE3 = { # sampler, ipc -> settings of Kim et al. 2022, Table 3; sigma_theta i
     ('hmc', 20):     dict(n=100, steps=5,  burn=50, prior=1.5, eps=.01, sigma_r=.1), # eps cannot be read: that of ipc 10
     ('a-sghmc', 1):  dict(n=20,  steps=5,  burn=10, prior=1.,  eps=.03, sigma_r=.1, friction=.1, temperature=.01),
     ('a-sghmc', 10): dict(n=100, steps=5,  burn=50, prior=1.5, eps=.01, sigma_r=.1, friction=.1, temperature=.01),
-    ('a-sghmc', 20): dict(n=100, steps=5,  burn=50, prior=1.,  eps=.01, sigma_r=.1, friction=.1, temperature=.01)} # likewise
+    ('a-sghmc', 20): dict(n=100, steps=5,  burn=50, prior=1.,  eps=.01, sigma_r=.1, friction=.1, temperature=.01)} # eps as in ipc 10, too
 
 def table3_row(sampler:str, # 'hmc' or 'a-sghmc'
                ipc:int, # images per class
