@@ -159,7 +159,8 @@ class Coreset(NamedTuple):
 def in_short(S:Coreset) -> str:
     "How many examples of which size, and how they were made"
     made = ' on '.join(str(S.meta[k]) for k in ('method','data') if k in S.meta)
-    return f"Coreset({several(len(S.x), 'example')} of {'x'.join(map(str, S.x.shape[1:]))}{made and ', '}{made})"
+    seen = several(len(S.x)*getattr(DECODERS.get(S.decode), 'times', 1), 'example')
+    return f"Coreset({seen} of {'x'.join(map(str, S.x.shape[1:]))}{made and ', '}{made})"
 
 # %% ../nbs/000_core.ipynb #c87c9d58
 def only_images(x:Tensor, what:str) -> None: # examples; what is asked for, with its verb

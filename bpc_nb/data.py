@@ -53,8 +53,8 @@ class Data(NamedTuple):
 
     def draw(self, ipc:int, gen:Generator) -> Coreset: return draw(self, ipc, gen)
     def __repr__(self) -> str:
-        parts = ', '.join(f'{len(getattr(self, p).y)} {p}' for p in ('train','held','test'))
-        return f"Data({self.name}: {parts}; {self.K} classes; examples of {'x'.join(map(str, self.shape))})"
+        parts = ', '.join(f'{len(p.y)} {name}' for p,name in ((self.train, 'train'), (self.held, 'validation'), (self.test, 'test')))
+        return f"Data({self.name}: {parts}; {self.K} class{'es'*(self.K!=1)}; examples of {'x'.join(map(str, self.shape))})"
 
 # %% ../nbs/110_data.ipynb #f4d385cf
 def draw(data:Data, # where to draw from

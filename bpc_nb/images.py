@@ -438,7 +438,8 @@ def read_path(p:Path, size:tuple|None, skip_bad:bool) -> tuple: # tensors, meta
     if p.is_dir(): return (reader(p, p.name) or partial(read_folder, p))(size=size, skip_bad=skip_bad)
     if p.suffix.lower()=='.parquet': return read_parquet([p], size, skip_bad)
     if p.suffix.lower() in ('.npz','.pt','.pth','.pkl','.pickle'): return read_parts(open_arrays(p), size)
-    if p.suffix=='.safetensors': raise ValueError(f"source: {p} is a coreset or a part of one, and no data; `bpc inspect` says what it is")
+    if p.suffix.lower()=='.safetensors':
+        raise ValueError(f"source: {p} is a coreset, or labels or networks of a run, and no data; `bpc show` shows coresets")
     raise ValueError(f"source: {p} is neither a folder nor an .npz, .parquet or .pt file, nor a table (.csv, .tsv)")
 
 def own_name(p:Path) -> str:

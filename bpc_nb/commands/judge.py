@@ -20,7 +20,7 @@ from ..distill import usual
 from ..evaluate import evaluate, examples_of, matched, no_idle_protocol, who
 from ..grid import transfer, whole_data
 from ..images import TEXTS
-from ..memory import STATE, recall, tests_seen
+from ..memory import Memory, PRINTS, STATE, read_prints, tests_seen
 from ..networks import default_net, network
 from ..options import check_all, options_of, parameters
 from ..poison import inspected, poison, sound_attack, sound_inspection, suspicions, trained
@@ -82,9 +82,9 @@ def lost_in_8bit(r:dict) -> str: # r: from `evaluate`
 
 # %% ../../nbs/968_judge_commands.ipynb #ac1f33e1
 def seen_before(file:Path, data:Data) -> str: # file: of the coreset
-    "How many test examples were added to the memory that the coreset belongs to"
-    if file.name!=STATE or not file.parent.name.isdigit(): return ''
-    n, item = tests_seen(recall(file.parent.parent), data), space_of(data.shape).item
+    "How many test examples the state of a memory had seen, in words"
+    if file.name!=STATE or not (prints := file.parent/PRINTS).exists(): return '' # a run's folder has none
+    n, item = tests_seen(Memory(coreset=Coreset.load(file), seen=read_prints(prints)), data), space_of(data.shape).item
     return f'\n{n} of the {len(data.test.y)} test {item}s were added to the memory, so its accuracy is flattered'*(n > 0)
 
 # %% ../../nbs/968_judge_commands.ipynb #clievaltw2

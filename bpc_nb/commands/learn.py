@@ -127,11 +127,11 @@ def next_to(found:dict, out:Path) -> str: # found: from `left_in`
 # %% ../../nbs/967_learn_commands.ipynb #aa9bc056
 def narrowed(config:dict, buffer:str|Path=None) -> list: # of a run; folder of a buffer that is there -> sentences
     "That trajectories are too short for all starts that k_max asks for"
-    if not {'T','k_max'} <= config.keys(): return []
-    T, k_max = config['T'], config['k_max']
+    if 'k_max' not in config: return []
+    T, k_max = config.get('T', 0), config['k_max'] # reverse KL takes one checkpoint
     epochs = open_buffer(buffer).index['epochs'] if buffer else (options_of(experts) | config['experts'])['epochs']
-    return [f"k_max: experts of {several(epochs, 'epoch')} and T={T} leave starts k < {epochs-T+1}, fewer than k_max={k_max} asks for; "
-            "train them for more epochs, or lower k_max"]*(0 < epochs-T+1 < k_max)
+    return [f"k_max: experts of {several(epochs, 'epoch')}{f' and T={T}'*('T' in config)} leave starts k < {epochs-T+1}, "
+            f"fewer than k_max={k_max} asks for; train them for more epochs, or lower k_max"]*(0 < epochs-T+1 < k_max)
 
 # %% ../../nbs/967_learn_commands.ipynb #66f6f2eb
 def before_it_begins(method:str, d:Data, ipc:int, options:dict,
