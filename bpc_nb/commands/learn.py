@@ -141,7 +141,7 @@ def before_it_begins(method:str, d:Data, ipc:int, options:dict,
     config = configure(method, d.name, ipc, **{k:v for k,v in options.items() if k in known_to(m)})
     if out: return [f"all {config.get('steps')} steps of this run were taken before"]*(config.get('steps') in looks(out/'looks'))
     if 'experts' not in wants(method, config): return []
-    if m.steps: return narrowed(config, options.get('buffer'))
+    if m.steps: return narrowed(config, options.get('buffer')) if 'k_max' in options else [] # typed, not a recipe's
     without = '; --features pixels needs none'*('features' in config)
     return [f"{method} chooses by trained networks, which are made first unless the cache has them{without}"]
 
