@@ -146,7 +146,7 @@ def format_for(net:Network, small:bool, asked:bool|str, took:dict) -> tuple: # a
     a, b = took.get('seconds_float32'), took.get('seconds_bf16')
     if asked in ('always', False): return asked=='always', 'as asked'
     if small: return False, 'a small network'
-    if not took: return False, 'no normalisation, without which bf16 changes results'
+    if not took: return False, 'no normalisation, without which the effect of bf16 was not measured'
     if b is None: return False, 'bf16 does not work here'
     return b <= FASTER*a, f'bf16 takes {b/a:.2g}x as long'
 

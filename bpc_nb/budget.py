@@ -111,7 +111,7 @@ class Choice(NamedTuple):
 
 def dealt_out(p:dict, n:int, seconds:float, minutes:float, # p: a plan with n experts
               fixed:bool=False) -> tuple: # whether it must be n -> (experts, steps, every, seconds)
-    "How many experts, steps and looks the time is good for; more than two looks within a quarter of it alone"
+    "How many experts, steps and looks the time is good for; there are more than two looks only where they fit into a quarter of it"
     more = max(1, minutes/15)
     expert, look, rest = p['parts']['experts']/max(1, n), p['parts']['looks']/p['looks'], p['parts']['first_calls']
     looks = int(max(2, min(.25*seconds/look, EVALUATIONS + 1))) # one of them before the first step
@@ -185,7 +185,7 @@ ROUGH, LATE = 2, 4 # times the time: where a rough figure is not followed by a p
 def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device:str='cpu', gone:float=0.) -> Choice: # gone: seconds that are over
     "Options that give a good coreset of any images in the time there is"
     sound_minutes(minutes, method)
-    if len(data.shape)!=3: raise ValueError(f"minutes: {data.name} is a table, and a table is done in a minute; leave --minutes out")
+    if len(data.shape)!=3: raise ValueError(f"minutes: {data.name} has no images, and is done in a minute; leave --minutes out")
     data.draw(ipc, stream(0)) # says where a class has too few
     seconds, needs = max(1e-3, 60*minutes - gone)*(1 - SLACK), []
     for width, L, n, steps in candidates(common_rules(len(data.train.y), ipc, 32)['L'], ipc >= 5):
@@ -193,7 +193,7 @@ def chosen(method:str, data:Data, ipc:int=1, minutes:float=15, device:str='cpu',
         n = options.get('experts', {}).get('n', 0)
         needs.append(roughly(method, data, ipc, configure(method, 'any', ipc, **options), device))
         if needs[-1] > ROUGH*seconds: continue
-        p = plan(method, data, ipc, device, **options)
+        p = plan(method, data, ipc, device, cached=False, **options)
         n_, steps_, every, took = dealt_out(p, n, seconds, minutes, not n or 'experts' in of_any(method, ipc))
         look, needs[-1] = p['parts']['looks']/p['looks'], p['seconds']
         if n_ < n or steps_ < steps: continue

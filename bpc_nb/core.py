@@ -6,17 +6,18 @@
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'likeliest', 'choose', 'several', 'Transform', 'write_atomic', 'cache_folder',
            'Decoder', 'quarters', 'packed', 'Coreset', 'in_short', 'only_images', 'in_8bit', 'decoded', 'in_pixels',
            'without_order', 'label_kind', 'label_words', 'as_dataset', 'of_each', 'stored', 'save_coreset', 'file_in',
-           'read_coreset', 'image', 'save_png', 'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream',
+           'read_coreset', 'image', 'save_png', 'as_csv', 'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream',
            'module_with', 'registry', 'no_memory', 'free_mb', 'within_memory', 'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
-import difflib, hashlib, json, os, platform, tempfile
+import csv, difflib, hashlib, json, os, platform, tempfile
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cache
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
-from typing import Any, Callable, Collection, Iterator, NamedTuple
+from typing import Any, Callable, Collection, Hashable, Iterator, NamedTuple
 
 import torch
 from PIL import Image
@@ -41,7 +42,7 @@ def choose(name:Any, # what was asked for
            what:str, # the argument's name, for the sentence
           ) -> Any:
     "`options[name]`, or one sentence that names the nearest match"
-    if name in options: return options[name] if isinstance(options, dict) else name
+    if isinstance(name, Hashable) and name in options: return options[name] if isinstance(options, dict) else name
     known = {str(o).lower():str(o) for o in options}
     near = likeliest(str(name).lower(), known)
     said = f", did you mean {known[near]!r}?" if near else f" (one of {', '.join(map(str, options))})"
@@ -89,7 +90,7 @@ def write_atomic(path:str|Path, # where the file shall be
     except BaseException as e:
         if tmp: Path(tmp).unlink(missing_ok=True)
         if isinstance(e, (OSError, SafetensorError)) and not isinstance(e, FileNotFoundError):
-            room = '' if isinstance(e, (FileExistsError, IsADirectoryError, NotADirectoryError)) else 'free some space or '
+            room = '' if isinstance(e, (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)) else 'free some space or '
             raise OSError(f"could not write {path} ({getattr(e, 'strerror', None) or e}); "
                           f"an earlier file there is untouched: {room}choose another folder") from e
         raise
@@ -281,13 +282,19 @@ def save_png(s:Coreset, # what to draw
             ) -> None:
     "All images in one PNG grid, a row per class when classes are equally large"
     only_images(s.x, 'a PNG grid is')
-    p, ipc = F.pad(s.pixels(clamp=True), (0,1,0,1), value=1.), max(1, len(s.x)//max(1, len(s.classes)))
+    K = len(s.classes) or len((s.y if s.y.ndim==1 else s.y.argmax(1)).unique())
+    p, ipc = F.pad(s.pixels(clamp=True), (0,1,0,1), value=1.), max(1, len(s.x)//max(1, K))
     cols = ipc if ipc > 1 else min(10, len(p))
     p = torch.cat([p, p.new_ones(-len(p)%cols, *p.shape[1:])]) # fill the last row
     img = image(torch.cat([torch.cat([*row], -1) for row in p.split(cols)], -2)[...,:-1,:-1])
     write_atomic(path, lambda tmp: img.resize((img.width*scale, img.height*scale), 0).save(tmp, 'PNG'))
 
 # %% ../nbs/000_core.ipynb #e0109971
+def as_csv(rows:list) -> str:
+    "Rows as text, with quotes where a comma needs them"
+    csv.writer(text := StringIO(), lineterminator='\n').writerows(rows)
+    return text.getvalue()
+
 def save_folder(s:Coreset, # what to write
                 folder:str|Path, # gets one folder per class
                ) -> None:
@@ -304,7 +311,7 @@ def save_folder(s:Coreset, # what to write
     if s.y.ndim==1 and s.w is None: return
     head = ['file', *([] if s.w is None else ['weight']), *(s.classes if s.y.ndim==2 else ['class'])]
     write_atomic(Path(folder)/'labels.csv',
-                 lambda tmp: Path(tmp).write_text('\n'.join(','.join(map(str, r)) for r in (head, *rows)) + '\n'))
+                 lambda tmp: Path(tmp).write_text(as_csv([head, *rows])))
 
 # %% ../nbs/000_core.ipynb #cb3d4e26
 def load_pt(images:str|Path, # `.pt` file with a tensor (M,C,H,W)

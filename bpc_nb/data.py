@@ -21,7 +21,7 @@ import torch
 from torch import Generator, Tensor
 
 from .core import Coreset, Transform, stream
-from .images import NAMED, as_labels, as_size, cached, read
+from .images import NAMED, as_labels, as_size, cached, read, spelt_nearly
 from .options import whole
 from .spaces import columns_of, space_of
 from .text import Sentences, is_text, numbered, read_text, room, vectors_of, vocabulary
@@ -228,8 +228,11 @@ def read_rows(source:Any, label:str, # a table, and its column of classes
              ) -> tuple: # name, tensors x and y, meta
     "A table, as `read` reads images"
     if not table_files(source):
+        path = Path(source).expanduser() if isinstance(source, (str, os.PathLike)) else None
+        if path and not path.exists() and (path.suffix or path.parent!=Path('.')):
+            raise FileNotFoundError(f"source: there is no file {path}{spelt_nearly(path, [])}")
         raise ValueError(f"label: {label!r} is a column of a table (.csv, .tsv or .parquet), "
-                         f"and the source is {source if isinstance(source, str) else type(source).__name__!r}; leave label out")
+                         f"and the source is {str(path or type(source).__name__)!r}; leave label out")
     for k,v in given.items():
         if v: raise ValueError(f"{k}: found {v!r}, and {source} is a table; {k} is for images, leave it out")
     x, y, columns, n = read_table(source, label)
@@ -318,7 +321,7 @@ def parted(name:str, x:Tensor, y:Tensor, meta:dict, # as `read` gives them
     return Data(note['name'], part(i), part(out), part(test), tuple(meta['classes']), transform, note)
 
 # %% ../nbs/110_data.ipynb #e79bcc4c
-def load(source:Any='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of these
+def load(source:Any='digits', # name, path of a folder or file, arrays (x, y), dataset, or a pair (train, test) of arrays or datasets
          root:str=None, # folder with the named sets; None: $BPC_DATA, else ~/.cache/bpc_nb/data
          size:int|tuple=None, # images are resized to this height and width, int or (H, W); in a shell 32 or 16x24
          zca:bool=False, # whiten too?
@@ -395,7 +398,7 @@ def other_split(data:Data, coreset:Coreset) -> str: # '' where it is the same, o
     made, own = coreset.meta.get('recipe') or {}, data.meta['recipe']
     if data.meta['checksum'] not in sources(coreset.meta): return ''
     other = [k for k in ('fold','folds','seed','held_out') if made.get(k)!=own.get(k)]
-    return ', '.join(f'{k}={made[k]}' for k in other if k in made and k!='seed') or 'its file does not say which'*bool(other)
+    return ', '.join(f'{k}={made[k]}' for k in other if k in made) or 'its file does not say which'*bool(other)
 
 # %% ../nbs/110_data.ipynb #e8097964
 def match(data:Data, # what a coreset is to be used with
@@ -418,7 +421,7 @@ def match(data:Data, # what a coreset is to be used with
     K = coreset.y.shape[1] if coreset.y.ndim==2 else int(coreset.y.max())+1
     if K>data.K or coreset.y.ndim==2 and K<data.K: raise ValueError(f"coreset: its labels are of {K} classes, {data.name} has {data.K}")
     if of := other_split(data, coreset):
-        warnings.warn(f"the coreset was made from another split of these data ({of}): it may have seen these test images")
+        warnings.warn(f"the coreset was made from another split of these data ({of}): it may have seen these validation or test images")
     t = coreset.transform.to('cpu') if coreset.kept is None else refit(data, coreset)
     if same(t, data.transform): return data
     move = lambda s: Split(apply(t, (data.transform.inverse(x) for x in s.x.split(200)), len(s.x), data.shape), s.y)
@@ -436,7 +439,7 @@ def in_words_of(data:Data, coreset:Coreset) -> Data:
     to = coreset.words[[at.get(w, 1) for w in ours]]
     def move(s): # vectors are those of words, to the bit
         ids = [number[v.tobytes()] for v in s.x.flatten(0, 1).numpy()]
-        return Split(to[ids].view(*s.x.shape[:2], -1), s.y)
+        return Split(to[ids].view(*s.x.shape[:2], to.shape[1]), s.y)
     return data._replace(train=move(data.train), held=move(data.held), test=move(data.test), words=coreset.words,
                          meta=data.meta | dict(text=data.meta['text'] | dict(words=theirs)))
 

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['DEFAULT', 'OF_EXPERTS', 'LOOP', 'ALLOWED', 'KEPT', 'choices', 'known_to', 'defaults', 'wants', 'no_idle', 'recipe',
-           'configure', 'of_space', 'usual', 'passes_of', 'fit_of_run', 'formats_of', 'buffer_for', 'begin_with_others',
-           'short_name', 'enough_for', 'task', 'first_examples', 'start_of', 'requested', 'some_held', 'judged',
-           'on_cpu', 'slower_by', 'run', 'distill']
+           'configure', 'of_space', 'usual', 'passes_of', 'fit_of_run', 'formats_of', 'buffer_for', 'folder_of_experts',
+           'in_cache', 'begin_with_others', 'short_name', 'enough_for', 'task', 'first_examples', 'start_of',
+           'requested', 'some_held', 'judged', 'on_cpu', 'slower_by', 'run', 'distill']
 
 # %% ../nbs/410_distill.ipynb #8a8f6a3d
 import hashlib, json, tempfile, warnings
@@ -129,22 +129,32 @@ def formats_of(fit:Fit) -> dict: # name -> value
 def buffer_for(data:Data, net:Network, options:dict, device:str='cpu', progress:bool=True,
                until:Callable=None) -> Buffer: # as in `experts`: a buffer of those that are finished then
     "Make or reuse a buffer in the cache, named by what it was made for"
-    what = describe(data, net, **options)
-    def at(what): return cache_folder()/'experts'/f'{data.name.split()[0]}-{short_name(what)}'
-    folder = next((f for f in map(at, (what, what | ALLOWED)) if (f/'index.json').exists()), at(what))
-    once(begin_with_others, folder, describe(data, net, **options_of(make_experts) | options))
+    folder, what = folder_of_experts(data, net, options)
+    once(begin_with_others, folder, what)
     made = make_experts(data, net, folder, **options, device=device, progress=progress, until=until)
     m = len(made.complete)
     return made if m==made.index['n'] else buffer_for(data, net, options | dict(n=m), device, progress)
 
-def begin_with_others(folder:Path, what:dict) -> Buffer|None: # what: from `describe`, in full
-    "Take over experts that differ in their number alone"
-    for path in [] if (folder/'index.json').exists() else folder.parent.glob(folder.name.split('-')[0] + '-*/index.json'):
+def folder_of_experts(data:Data, net:Network, options:dict) -> tuple: # (folder, what it is made for, in full)
+    "Where the cache has these experts, or will have them"
+    what = describe(data, net, **options)
+    def at(what): return cache_folder()/'experts'/f'{data.name.split()[0]}-{short_name(what)}'
+    folder = next((f for f in map(at, (what, what | ALLOWED)) if (f/'index.json').exists()), at(what))
+    return folder, describe(data, net, **options_of(make_experts) | options)
+
+def in_cache(folder:Path, what:dict) -> Buffer|None: # as `folder_of_experts` gives them
+    "These experts, or others that differ in their number alone"
+    for path in folder/'index.json', *folder.parent.glob(folder.name.split('-')[0] + '-*/index.json'):
         with suppress(OSError, ValueError):
             have, same = open_buffer(path.parent), what.keys() - {'n','group'}
-            if have.index['group']==(what['group'] or 1) and all(have.index[k]==what[k] for k in same & have.index.keys()):
-                return taken_over(have, what['n'], folder)
+            if path.parent==folder or (have.index['group']==(what['group'] or 1) and
+                                       all(have.index[k]==what[k] for k in same & have.index.keys())): return have
     return None
+
+def begin_with_others(folder:Path, what:dict) -> Buffer|None: # as in `in_cache`
+    "Take over experts that differ in their number alone"
+    have = None if (folder/'index.json').exists() else in_cache(folder, what)
+    return have and taken_over(have, what['n'], folder)
 
 ALLOWED = dict.fromkeys(FORMATS, True) # recipes once chose the formats, which were then a part of the buffers' names
 

@@ -56,7 +56,7 @@ def horizon(epochs:int, T:int, start:tuple, folder:str|Path) -> tuple: # start: 
     lo, hi = start
     hi = epochs - T + 1 if hi is None else min(hi, epochs - T + 1)
     if T >= 0 and 0 <= lo < hi: return lo, hi
-    raise ValueError(f"T, start: no epoch k with {lo} <= k < {start[1]} and k + {T} <= {epochs}, "
+    raise ValueError(f"T, start: no epoch k with {lo} <= k{'' if start[1] is None else f' < {start[1]}'} and k + {T} <= {epochs}, "
                      f"the number of epochs in {folder}; lower T, or train experts for more epochs")
 
 # %% ../nbs/210_experts.ipynb #8ce0c33a

@@ -202,7 +202,7 @@ def project(chain:Tensor, # (L+1,P), the first is theta_k
            ) -> Tensor: # (L+1,2)
     "Along the experts' way, and the chain's main direction across it"
     way = there - chain[0]
-    length = way.norm()
+    if not (length := way.norm()): raise ValueError('T: found 0, so theta_k and theta_{k+T} are one point; there is no way to draw')
     moved, e = (chain - chain[0])/length, way/length
     along = moved@e
     across = moved - along[:,None]*e

@@ -374,17 +374,17 @@ def accuracy_at(rows:list, seconds:float, clock:str) -> str: # rows: of one meth
 def quality_report(found:dict) -> str: # from `quality`
     "A line for each method, the best at the end first"
     clock, by = found['clock'], dict(cpu='CPU seconds', seconds='seconds')[found['clock']]
-    times = [found['limit']/4, found['limit']/2, found['limit']]
+    times, wide = [found['limit']/4, found['limit']/2, found['limit']], max(40, *(len(n) + 1 for n in found['used']))
     how = "{runs} students ({net}), protocol {protocol} ({epochs} epochs), {n_test} test examples".format(**found['judge'])
     lines = [f"{found['data']}, ipc {found['ipc']}, on {found['made']['cpu']}, threads: {found['made']['threads']}; {how}",
              f"test accuracy in %, after {by} of all work, experts and evaluations included",
-             '', f"{'':40}" + ''.join(f'{t:8.3g}' for t in times) + f"{'end':>8}{'at':>8}"]
+             '', f"{'':{wide}}" + ''.join(f'{t:8.3g}' for t in times) + f"{'end':>8}{'at':>8}"]
     curves = {n:curve_of(found, n) for n in found['used']}
     for n,rows in sorted(curves.items(), key=lambda c: -c[1][-1]['accuracy_mean'] if c[1] else 0):
-        if not rows: lines.append(f"{n:40}  {found['used'][n].get('ended', 'nothing')}"); continue
+        if not rows: lines.append(f"{n:{wide}}  {found['used'][n].get('ended', 'nothing')}"); continue
         cells = [accuracy_at(rows, t, clock) for t in times] + [accuracy_at(rows, float('inf'), clock), f'{rows[-1][clock]:.1f}']
-        lines.append(f'{n:40}' + ''.join(c.rjust(8) for c in cells))
-    return '\n'.join([*lines, f"{'random real examples':40}{100*found['control']['accuracy_mean']:32.1f}"])
+        lines.append(f'{n:{wide}}' + ''.join(c.rjust(8) for c in cells))
+    return '\n'.join([*lines, f"{'random real examples':{wide}}{100*found['control']['accuracy_mean']:32.1f}"])
 
 # %% ../nbs/925_quality.ipynb #3c6a6055
 def set_apart(ys:list, gap:float) -> list: # ys: heights

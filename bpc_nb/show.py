@@ -248,7 +248,7 @@ LOGGED = dict(accuracy_mean='validation accuracy', nll_mean='validation NLL') # 
 
 def show_curves(
     rows:list|dict, # log rows (dicts), or several runs as `{name: rows}`
-    keys:tuple=('accuracy','loss'), # what to draw, a panel each
+    keys:tuple=('accuracy_mean','loss'), # what to draw, a panel each
     x:str='step', # along the horizontal axis
 ) -> 'Figure': # with `len(keys)` axes
     "Draw what a run logged, over its outer steps"

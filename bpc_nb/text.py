@@ -91,7 +91,7 @@ def sentences_in(f:Path, label:str, text:str) -> tuple: # lists of tuples of wor
     for k,said in dict(label=(label, 'has no label'), text=(text, 'holds no word')).items():
         for i,v in enumerate(t[said[0]]):
             if not v.strip(): raise ValueError(f"{k}: row {i+1} of {f} {said[1]}; remove the row, or write one")
-    return [tuple(v.lower().split()) for v in t[text]], [v.strip() for v in t[label]]
+    return [tuple(v.lower().split()) for v in t[text]], [' '.join(v.split()) for v in t[label]]
 
 def read_text(source:str|Path, root:str|Path=None, label:str=None, text:str=None) -> Sentences: # label, text: names of columns
     "Sentences from anywhere"

@@ -73,7 +73,7 @@ def batches(tensors:Sequence, # all N images, labels and, where there are any, w
 
 # %% ../nbs/200_train.ipynb #cae823aa
 def train(E:Callable, # `(theta, coreset) -> scalar`
-          state:Trained, # R networks
+          state:Trained, # R networks, as the optimiser's `init` makes them: Adam keeps two running means
           tensors:Sequence, # images, labels, weights or none
           epochs:Iterable, # their numbers, e.g. `range(20)`; the number seeds the epoch
           gens:Callable, # `(epoch) -> R generators`

@@ -100,7 +100,9 @@ def column(name:str, a:Any) -> Column: # a: from `entire`
     values = a.to_pylist()
     odd = [(i, v) for i,v in enumerate(values) if not reads(v)]
     if not odd: raise ValueError(f"source: column {name!r} holds numbers as texts; write them without quotes")
-    if 2*len(odd) < len(values):
+    if all(reads(v.replace(',', '.', 1)) for v in values):
+        raise ValueError(f"source: column {name!r} has numbers with a decimal comma ({odd[0][1]}); write them with a point")
+    if 2*len(odd) < len(values) or len(odd) < len(values) and len({v for _,v in odd})==1: # one text among numbers stands for none
         row, v = odd[0]
         raise ValueError(f"source: column {name!r} holds {v!r} among numbers (row {row+1}, {len(odd)} in all); "
                          "leave out these rows or the column")

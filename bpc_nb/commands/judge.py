@@ -138,7 +138,8 @@ def bpc_predictive(file:str, # a coreset, as `bpc distill` writes it, or its run
     shown = {k:r[k] for k in ('accuracy','nll','ece','ece_adaptive','brier','entropy','acceptance','rhat') if r[k] is not None}
     how = f"{r['draws']} draws ({r['net']}), protocol {protocol}, {r['n_test']} test {space_of(coreset.x).item}s of {data.name}"
     warm = f", temperature {r['temperature']:g}" if 'temperature' in r else ''
-    return '\n'.join(f'{k:13}{v:8.3f}' for k,v in shown.items()) + f'\n{how}{warm}'
+    apart = '\nrhat above 1.01: the chains do not agree yet on the likelihood of the test set'*(shown.get('rhat', 1) > 1.01)
+    return '\n'.join(f'{k:13}{v:8.3f}' for k,v in shown.items()) + f'\n{how}{warm}{apart}'
 
 # %% ../../nbs/968_judge_commands.ipynb #39b015ac
 def use_of(S:Coreset) -> dict: # plain values; None: there are none
@@ -239,7 +240,8 @@ def bpc_relabel(file:str, # a coreset, as `bpc distill` writes it, or its run's 
     L.save(out)
     found = L.how | dict(labels=str(out), bytes=L.p.nbytes, bytes_of_images=S.x.numel())
     if json: return found
-    return f"{out}: {L.p.nbytes/1e3:.0f} kB of labels ({len(L.p)} epochs) for {S.x.numel()/1e3:.0f} kB of 8-bit images, by {by.name}"
+    return (f"{out}: {L.p.nbytes/1e3:.0f} kB of labels ({len(L.p)} epochs) for {S.x.numel()/1e3:.0f} kB of 8-bit images, by {by.name}\n"
+            f"next: bpc evaluate {file} --evaluator soft --set labels={out}")
 
 # %% ../../nbs/968_judge_commands.ipynb #a8b91926
 def bpc_poison(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file

@@ -209,6 +209,7 @@ def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, 
     if json: return p | dict(made=provenance())
     if c.why: print(*c.why, sep='\n', file=sys.stderr)
     seconds = {k.replace('_', ' '):f"{v:.0f} s" for k,v in p['parts'].items()}
+    if p['cached']: seconds['experts'] += f"; the cache has {p['cached']}"
     seconds['in all'] = f"{p['seconds']:.0f} s; {p['steps']} steps of {p['step_seconds']:.3f} s, {p['looks']} looks"
     room = dict(memory=f"{p['memory_mb']:.0f} MB for a step", disk=f"{p['buffer_mb']:.0f} MB of experts",
                 computed=p['choices']['why'])

@@ -105,6 +105,7 @@ RECIPES = { # (None, None) is for data of one's own
     ('mnist', None): dict(average=.98, select_runs=2, select_protocol='dc'),
     ('mnist', 1): dict(steps=40, every=10, real=64, watch=20, most=10), # for two cores
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
+    ('cifar10', 1): dict(steps=40, every=10, real=64, watch=20, most=10),
 }
 
 WHEN = {'cafe':'to match the features of all layers at once', 'cafe-dsa':'as `cafe`, for students that see augmented images'}
