@@ -29,6 +29,7 @@ from .evaluate import PROTOCOLS, SIAMESE, examples_of, matched, predict, real_be
 from .fast import accelerate
 from .metrics import Diverged, accuracy, ece, nll
 from .networks import Network, network
+from .options import whole
 from .progress import bar
 from .show import as_png, uri
 from .spaces import space_of
@@ -333,6 +334,7 @@ def audited(S:Coreset, data:Data, net:str|Network=None,
            ) -> dict: # answers, and which training images are nearest
     "All questions"
     S, data, net = matched(S, data, net)
+    whole('runs', runs, 1)
     if shadows: sound_shadows(S, shadows) # what is wrong is said first
     data = data._replace(test=Split(*(t[torch.randperm(len(data.test.y), generator=stream(seed, 'audit'))[:images]] for t in data.test)))
     j = Judge(data, accelerate(net), runs, protocol, seed, device, {}, keep and Path(keep))

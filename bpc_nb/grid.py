@@ -316,9 +316,10 @@ def grid(file:str|Path, # grid file (TOML)
         except Diverged as e: return print(f"{n}/{len(todo)} {cell['method']} {cell['data']} ipc {cell['ipc']}: {e}",
                                            flush=True) # the others go on
         if line and progress:
+            filed = f"8 bit {100*line['accuracy_mean_8bit']:.1f}, " if 'accuracy_mean_8bit' in line else ''
             print(f"{n}/{len(todo)} {cell['method']} {line['data']} ipc {cell['ipc']} fold {cell['fold']} seed {cell['seed']}: "
-                                    f"{100*line['accuracy_mean']:.1f} ± {100*line['accuracy_std']:.1f} (8 bit "
-                                    f"{100*line['accuracy_mean_8bit']:.1f}, random {100*line['accuracy_mean_random']:.1f})", flush=True)
+                  f"{100*line['accuracy_mean']:.1f} ± {100*line['accuracy_std']:.1f} ({filed}random "
+                  f"{100*line['accuracy_mean_random']:.1f})", flush=True)
     have = done(results)
     left = once(lambda: [(n, c) for n,c in enumerate(todo, 1) if (anywhere or device=='cuda' or not c.get('gpu'))
                          and unfinished(c, results, have)])

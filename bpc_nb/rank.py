@@ -20,7 +20,7 @@ from .evaluate import PROTOCOLS, examples_of, matched, predict, students
 from .fast import accelerate
 from .metrics import Diverged, accuracy
 from .networks import network
-from .options import options_of
+from .options import options_of, whole
 from .progress import bar
 
 # %% ../nbs/876_rank.ipynb #6c8ae19c
@@ -76,6 +76,7 @@ def in_order_of_score(S:Coreset, data:Data, some:list, # of candidates
            protocol:str='quick', runs:int=2, part:str='held', seed:int=0, progress:bool=True) -> list: # of rows, the best first
     "Candidates by what networks trained on a coreset say of held-out images"
     choose(protocol, PROTOCOLS, 'protocol')
+    whole('runs', runs, 1)
     S, data, _ = matched(S, data, 'mlp')
     if not len(getattr(data, part).y):
         raise ValueError(f"held_out: no image of {data.name} is held out, and candidates are ranked on these; pass a larger held_out=")

@@ -23,6 +23,7 @@ from .alive import black_box, coreset_mcmc
 from .core import choose, free_mb, stream, write_atomic
 from .methods.giga import giga
 from .models import MODELS, Model, Rows, checked_rows, laplace_of, model_of
+from .options import whole
 from .progress import bar
 from .points import contrastive, distances, psvi, some_rows
 from .spaces import Column, write_rows
@@ -124,6 +125,7 @@ def read_study(source:str|Path, # a .csv, .tsv or .parquet file
                **how:float) -> Study: # `part`, `prior`, `seed` of `standardised`
     "A table for a regression"
     m, files = choose(model, MODELS, 'model'), table_files(source)
+    if not files and not Path(source).exists(): raise FileNotFoundError(f"source: there is no file {source}")
     sound_part(how.get('part', .1), how.get('prior', 1.)) # before a large table is read
     if not files: raise ValueError(f"source: {source} is no table; expected a .csv, .tsv or .parquet file")
     in_memory(6e-6*files[0].stat().st_size*(10 if files[0].suffix=='.parquet' else 1), files[0].name)
@@ -155,6 +157,7 @@ def known_study(name:str, # in `SETS`, or 'simulated'
     choose(name, (*SETS, 'simulated'), 'data')
     m = choose(model or SETS.get(name, 'logistic'), MODELS, 'model')
     if name=='simulated':
+        whole('rows', N, 2), whole('columns', D, 1)
         in_memory(4*8e-6*N*D, f'{N:,} rows of {D} columns')
         g, K = stream(seed, 'simulated', m.name, N), 3
         x = torch.randn(N, D, generator=g, dtype=torch.float64)
@@ -304,6 +307,7 @@ def tested(st:Study, theta:Tensor) -> dict: # draws (n,P)
 
 def nearness(st:Study, S:Rows, control:bool=True, draws:int=1000, seed:int=0) -> dict:
     "How near the posterior of points is to that of all rows"
+    whole('draws', draws, 4)
     p, c = posterior_of(st, 4*draws, seed), long_chains(st.of, S, st.prior, draws=draws, seed=seed, classes=len(st.classes))
     def seen(theta, mark=''): return {f'{k}{mark}':v for k,v in (distances(p, theta) | tested(st, theta)).items()}
     r = dict(points=len(S.x), rows=len(st.rows.x), model=st.model, n_test=len(st.test.x)) | seen(c.pooled())

@@ -66,7 +66,7 @@ def label(r:dict) -> str: # of a grid or of `transfer.jsonl`
 
 def percent(rows:list|None, key:str='accuracy_runs') -> str:
     "Mean and deviation over all students of some lines"
-    if not rows: return DASH
+    if not rows or any(key not in r for r in rows): return DASH
     a = [100*v for r in rows for v in r[key]]
     m = sum(a)/len(a)
     return f"{m:.1f}" + (f" ± {(sum((v-m)**2 for v in a)/(len(a)-1))**.5:.1f}" if len(a) > 1 else '')

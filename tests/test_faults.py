@@ -125,6 +125,12 @@ def test_out_is_never_the_coreset_that_is_read(refused, whole, tmp_path):
         assert (tmp_path/'s.safetensors').read_bytes() == good
 
 
+def test_no_students_at_all(refused, whole, tmp_path):
+    (tmp_path/'nets.toml').write_text('[[networks]]\nnet = "mlp:width=4"\n')
+    refused('audit', whole, '--runs', 0, parts='runs: expected a whole number of at least 1, found 0')
+    refused('rank', tmp_path/'nets.toml', '--on', whole, '--runs', 0, parts='runs: expected a whole number of at least 1, found 0')
+
+
 def test_coreset_that_is_none(refused, whole, tmp_path):
     for words in ('evaluate',), ('show',): refused(*words, tmp_path/'no.safetensors', parts='there is no coreset file')
     good = (whole/'coreset.safetensors').read_bytes()

@@ -78,6 +78,10 @@ def test_bad_input(refused, points, claims, tmp_path):
     refused('posterior', points, '--model', 'poisson', parts=('holds points',))
     refused('evaluate', points, '--evaluator', 'students', parts=("'posterior'", "'students'"))
     refused('predictive', points, '--level', 2, parts=('level: found 2',))
+    refused('evaluate', points, '--draws', 0, parts=('draws: expected a whole number of at least 4',))
+    refused('evaluate', points, '--data', tmp_path/'none.csv', parts=('there is no file', 'none.csv'))
+    for words in ('--rows', 0), ('--columns', 0):
+        refused('posterior', 'simulated', '--model', 'linear', *words, parts=f'{words[0][2:]}: expected a whole number')
     write_rows(other := tmp_path/'other.csv', ['age', 'claims'], [(1., 2), (2., 1), (4., 0)])
     refused('evaluate', points, '--data', other, parts=("has no column 'region'",))
     refused('distill', claims, '--model', 'poisson', '--label', 'claims', '--steps', 0, parts=('steps: found 0',))

@@ -8,7 +8,7 @@ __all__ = ['ABOUT', 'data_of', 'coreset_at', 'beside_random', 'judges', 'lost_in
            'bpc_poison', 'inspection', 'bpc_inspect', 'bpc_rank', 'bpc_audit']
 
 # %% ../../nbs/968_judge_commands.ipynb #74238a88
-import inspect, os, warnings
+import inspect, os, shlex, warnings
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -241,7 +241,7 @@ def bpc_relabel(file:str, # a coreset, as `bpc distill` writes it, or its run's 
     found = L.how | dict(labels=str(out), bytes=L.p.nbytes, bytes_of_images=S.x.numel())
     if json: return found
     return (f"{out}: {L.p.nbytes/1e3:.0f} kB of labels ({len(L.p)} epochs) for {S.x.numel()/1e3:.0f} kB of 8-bit images, by {by.name}\n"
-            f"next: bpc evaluate {file} --evaluator soft --set labels={out}")
+            f"next: bpc evaluate {shlex.quote(str(file))} --evaluator soft --set labels={shlex.quote(str(out))}")
 
 # %% ../../nbs/968_judge_commands.ipynb #a8b91926
 def bpc_poison(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file
@@ -270,7 +270,7 @@ def bpc_poison(data:str='digits', # a data set's name, a folder of class folders
     fall = dict(enumerate(found['falls'])); down = fall.pop(S.meta['attacked'])
     went = f"on {several(found['networks'], 'network')} that it has not seen the class falls by {down:.1f} points, " \
            f"the others by {sum(fall.values())/len(fall):.1f}"
-    return '\n'.join([str(out), went, *suspicions(found, d.classes), f"next: bpc inspect {out}"])
+    return '\n'.join([str(out), went, *suspicions(found, d.classes), f"next: bpc inspect {shlex.quote(str(out))}"])
 
 # %% ../../nbs/968_judge_commands.ipynb #ea4e884a
 def inspection(found:dict, data:Data, net:str) -> str: # found: as `inspected` gives it

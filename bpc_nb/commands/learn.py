@@ -30,7 +30,7 @@ from ..ranks import auto, restarts
 from ..runs import free_for, looks
 from ..spaces import space_of
 from ..teacher import SPEC, squeezed, training_of
-from .shell import as_lines, data_from, loading, place_of, table
+from .shell import as_lines, as_typed, data_from, loading, place_of, table
 
 # %% ../../nbs/967_learn_commands.ipynb #78f5034c
 def nothing_idle(method:str, data:Data, ipc:int, given:dict) -> None: # given: what was typed
@@ -224,6 +224,7 @@ def bpc_experts(data:str='digits', # a data set's name, a folder of class folder
                 json:bool=False, # print one JSON object
                 **given:Any) -> dict|str:
     "Train experts on data, a checkpoint after every epoch"
+    typed = {k:given[k] for k in loading() if k in given}
     d = data_from(data, given)
     net = net or default_net(d.shape)
     try: b = experts(d, network(net, d.shape, d.K), out, device=auto(device), progress=not json, **given)
@@ -231,7 +232,7 @@ def bpc_experts(data:str='digits', # a data set's name, a folder of class folder
         raise KeyboardInterrupt(f"stopped; finished epochs are kept in {out}, give the same command again to go on") from None
     found = dict(buffer=str(b.folder), experts=len(b.complete), epochs=b.index['epochs'], net=b.index['net'])
     if json: return found
-    next_ = f"bpc distill {d.name.split()[0]} --net {net} --buffer {b.folder}"
+    next_ = ' '.join(['bpc distill', shlex.quote(data), *as_typed(typed | dict(net=net, buffer=b.folder))])
     return f"{several(found['experts'], 'expert')} of {several(found['epochs'], 'epoch')}\n{b.folder}\nnext: {next_}"
 
 # %% ../../nbs/967_learn_commands.ipynb #97t00002

@@ -73,6 +73,8 @@ def points_and_rows(file:str, data:str|None, part:float=None, # data, part: None
                    ) -> tuple: # points, their study with all rows, in its units
     "Points and what they stand for"
     S, st, how = load_points(file)
+    if data and data!=st.source and st.source in (*SETS, 'simulated'):
+        raise ValueError(f"data: the points of {file} stand for {st.source}, which is no table; leave data out")
     source, own = data or st.source, dict(part=how['part'] if part is None else part, prior=st.prior, seed=how['seed'])
     if source in (*SETS, 'simulated'): full = study_from(source, None, st.model, how.get('rows'), how.get('columns'), **own)
     else: full = study(source, st.label, st.model, like=st, **own)

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'ELSEWHERE', 'dumps', 'text_reader', 'literal',
-           'nested_options', 'dashed', 'Option', 'options', 'meant', 'Switch', 'Parser', 'place_of', 'data_from',
-           'loading', 'apart_from', 'table', 'as_lines', 'mean_percent', 'spoken']
+           'nested_options', 'dashed', 'as_typed', 'Option', 'options', 'meant', 'Switch', 'Parser', 'place_of',
+           'data_from', 'loading', 'apart_from', 'table', 'as_lines', 'mean_percent', 'spoken']
 
 # %% ../../nbs/966_shell.ipynb #b4be56fc
-import argparse, ast, inspect, json, re
+import argparse, ast, inspect, json, re, shlex
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterable, NamedTuple, NoReturn
@@ -57,6 +57,11 @@ METAVAR = {whole_number:'N', real_number:'X', str:'TEXT', nested_options:'NAME=V
 def dashed(name:str) -> str:
     "The name of an argument as it is typed in a command"
     return '--' + name.replace('_', '-')
+
+def as_typed(given:dict) -> list: # name -> value
+    "Options as they are typed in a command"
+    def said(k, v): return dashed(k) if v is True else f'{dashed("no_" + k)}' if v is False else f"{dashed(k)} {shlex.quote(str(v))}"
+    return [said(k, ','.join(map(str, v)) if isinstance(v, tuple) else v) for k,v in given.items()]
 
 class Option(NamedTuple):
     "One option of a command"
