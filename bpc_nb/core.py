@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'SIGNS', 'likeliest', 'choose', 'several', 'Transform', 'write_atomic', 'cache_folder',
            'Decoder', 'quarters', 'packed', 'Coreset', 'in_short', 'only_images', 'in_8bit', 'decoded', 'in_pixels',
-           'without_order', 'label_kind', 'label_words', 'as_dataset', 'of_each', 'stored', 'save_coreset', 'file_in',
-           'read_coreset', 'image', 'save_png', 'as_csv', 'save_folder', 'load_pt', 'Algorithm', 'iterate', 'stream',
-           'module_with', 'registry', 'no_memory', 'free_mb', 'within_memory', 'provenance']
+           'without_order', 'label_kind', 'label_words', 'as_dataset', 'of_each', 'onto', 'stored', 'save_coreset',
+           'file_in', 'read_coreset', 'image', 'save_png', 'as_csv', 'save_folder', 'load_pt', 'Algorithm', 'iterate',
+           'stream', 'module_with', 'registry', 'no_memory', 'free_mb', 'within_memory', 'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
 import csv, difflib, hashlib, json, os, platform, tempfile
@@ -214,11 +214,17 @@ def of_each(t:Tensor|None, times:int, what:str) -> Tensor|None: # labels or weig
     if t is None or torch.equal(t, (first := t[::times]).repeat_interleave(times, 0)[:len(t)]): return None if t is None else first
     raise ValueError(f"decode: an image that holds {times} examples has one of their {what}, and these differ; take decode='identity'")
 
+def onto(S:Coreset, device:str|torch.device) -> Coreset:
+    "A coreset on another device, with the map from its pixels"
+    moved = {k:t.to(device) for k in ('x','y','w','steps') if (t := getattr(S, k)) is not None}
+    return S._replace(**moved, transform=S.transform.to(device))
+
 def stored(S:Coreset, # examples, those of a class together
            decode:str='identity') -> Coreset: # a name in `DECODERS`
     "Examples as a decoder stores them, several in an image"
     d = choose(decode, DECODERS, 'decode')
     if d.times==1: return S
+    if len(S.x)%d.times: raise ValueError(f"decode: {len(S.x)} examples cannot be stored {d.times} to an image; take decode='identity'")
     put = lambda x: d.store(x) if S.transform.white is None else S.transform(d.store(S.transform.inverse(x)))
     return S._replace(x=put(S.x), y=of_each(S.y, d.times, 'labels'), w=of_each(S.w, d.times, 'weights'), decode=decode)
 

@@ -17,7 +17,7 @@ from statistics import mode
 from typing import Annotated, Any, Callable
 
 from .auto import FORMATS, Fit, Format, fitted, unformatted
-from .core import DECODERS, Coreset, cache_folder, choose, provenance, registry, stored, stream, within_memory
+from .core import DECODERS, Coreset, cache_folder, choose, onto, provenance, registry, stored, stream, within_memory
 from .data import Data, load, of_table
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluate, evaluators, judged_by
@@ -189,7 +189,7 @@ def first_examples(data:Data, ipc:int, config:dict, seed:int=0) -> Coreset:
 def start_of(data:Data, ipc:int, config:dict, task:Task, l:Learner, seed:int=0, device:str='cpu', meta:dict={}) -> Coreset:
     "Where a run starts: examples, chosen where a method chooses, and stored as the decoder wants them"
     S = first_examples(data, ipc, config, seed)
-    S, first = S._replace(x=S.x.to(device), y=S.y.to(device), meta=S.meta | meta), registry().get(config.get('start'))
+    S, first = onto(S._replace(meta=S.meta | meta), device), registry().get(config.get('start'))
     for b in (first and learner(first, task, defaults(first)), l):
         if b and b.begin: S = b.begin(S, stream(seed, 'choice'))
     if S.targets and first and l.loss: raise ValueError(f"start: {config['start']} makes targets of a regression, "
@@ -223,23 +223,25 @@ def judged(data:Data, config:dict, net:Network, seed:int, device:str, at_all:boo
 
 def on_cpu(S:Coreset) -> Coreset:
     "A coreset with its tensors in main memory"
-    return S._replace(**{k:t.cpu() for k in ('x','y','w','steps') if (t := getattr(S, k)) is not None})
+    return onto(S, 'cpu')
 
 # %% ../nbs/410_distill.ipynb #3038bab4
 KEPT = ("the run in {} is kept up to its last evaluation, and the same command goes on with resume=True, where bf16='always', "
         "a block= of images or fewer processes (torchrun --nproc-per-node; the result is the same) need less; "
         "else begin one with a smaller ipc=, a narrower net= or fewer select_runs=")
 
-def slower_by(n:float, l:Learner) -> Learner:
-    "Own rates of what moves by example, divided as that of the images is"
-    return l._replace(leaves={k:leaf._replace(lr=leaf.lr/n) if leaf.lr and leaf.each else leaf for k,leaf in l.leaves.items()})
+def slower_by(n:float, l:Learner, every:dict) -> tuple: # every: options of the loop; a learner and options
+    "Rates of what moves by example, divided by `n`; a step of Adam is as long whatever the slope"
+    def one(leaf): return leaf._replace(lr=leaf.lr/n) if leaf.lr and leaf.each and leaf.optimiser=='sgd' else leaf
+    lr = every['lr']/(n if every['optimiser']=='sgd' else 1)
+    return l._replace(leaves={k:one(leaf) for k,leaf in l.leaves.items()}), every | dict(lr=lr)
 
 # %% ../nbs/410_distill.ipynb #603c0346
 def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, streams:int, resume:bool, callback:Callable=None,
         progress:bool=True, until:Callable=None) -> Coreset:
     "Learn in a run's folder, from its start or from its checkpoint"
     every = {k:config[k] for k in LOOP if k in config}
-    if config.get('scale')=='sum': l, every['lr'] = slower_by(n := len(S.examples().x), l), every['lr']/n # a sum is that much steeper
+    if config.get('scale')=='sum' and l.scaled: l, every = slower_by(len(S.examples().x), l, every) # a sum is that much steeper
     def at(leaves, step, score):
         return on_cpu(shown(l, S, leaves))._replace(meta=S.meta | dict(step=step, held_out=score) | own_numbers(l, leaves))
     def write(s, row):

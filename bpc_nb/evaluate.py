@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from .augment import augment as augmentation, suited
-from .core import DECODERS, Coreset, choose, label_kind, registry, stored, stream
+from .core import DECODERS, Coreset, choose, label_kind, onto, registry, stored, stream
 from .data import Data, match
 from .energy import energy
 from .metrics import METRICS, summary
@@ -176,8 +176,7 @@ def usable(S:Coreset) -> Coreset:
 # %% ../nbs/310_evaluate.ipynb #8f608dbb
 def examples_of(coreset:Coreset, device:str|torch.device) -> Coreset:
     "What students see of a coreset, on the device"
-    S = coreset.examples()
-    return S._replace(**{k:t.to(device) for k in ('x','y','w','steps') if (t := getattr(S, k)) is not None})
+    return onto(coreset.examples(), device)
 
 def without_steps(S:Coreset, evaluator:str) -> Coreset:
     "The coreset, or one sentence where it has step sizes that only students can take"
@@ -236,7 +235,8 @@ def counted(runs:int, # of this process, over all stages
 def real_beside(S:Coreset, data:Data, ipc:int, gen:Generator) -> Coreset:
     "Random real images, at the same storage and from the same initialisation"
     r = stored(data.draw(ipc*DECODERS[S.decode].times, gen), S.decode)
-    same = {k:S.meta[k] for k in ('net','experts','depth','rho','gamma') if k in S.meta} # what judges it judges them
+    of = 'net', 'experts', 'depth', *('rho', 'gamma')*('vbpc' in str(S.meta.get('method')))
+    same = {k:S.meta[k] for k in of if k in S.meta} # what judges it judges them
     return r._replace(init=S.init, meta=r.meta | same)
 
 def as_filed(S:Coreset, eight_bit:bool) -> tuple: # (coreset, whether that is the same)

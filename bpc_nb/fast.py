@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from .networks import Network, cut, opened
+from .networks import Network, cut, opened, tracked
 
 # %% ../nbs/150_fast.ipynb #c241be9f
 def keep_memory(mb:int=1024) -> bool: # buffers up to this size are kept
@@ -236,14 +236,15 @@ def fusible(conv:nn.Module, norm:nn.Module, act:nn.Module, pool:nn.Module) -> bo
     return (isinstance(conv, nn.Conv2d) and conv.stride==conv.dilation==(1,1) and conv.groups==1 and conv.padding_mode=='zeros'
             and not isinstance(conv.padding, str)
             and isinstance(norm, nn.GroupNorm) and norm.num_groups==norm.num_channels and norm.affine and isinstance(act, nn.ReLU)
-            and isinstance(pool, nn.AvgPool2d) and (pool.kernel_size, pool.stride, pool.padding)==(2, 2, 0))
+            and isinstance(pool, nn.AvgPool2d) and (pool.kernel_size, pool.stride, pool.padding)==(2, 2, 0)
+            and not pool.ceil_mode and pool.divisor_override is None)
 
 def fuse(module:nn.Module, compile:bool=False) -> nn.Sequential|None: # None where there is no block in it
     "A sequence of layers with its blocks fused"
     layers = list(module) if type(module) is nn.Sequential else []
     blocks = [i for i in range(len(layers)-3) if fusible(*layers[i:i+4])]
     for i in blocks: layers[i:i+4] = Bare(layers[i]), Fused(layers[i+1], compile), nn.Identity(), nn.Identity()
-    return nn.Sequential(*layers) if blocks else None
+    return nn.Sequential(*layers).eval() if blocks and not tracked(module) else None
 
 # %% ../nbs/150_fast.ipynb #3bbde8d5
 def accelerate(net:Network, bf16:bool=False, # convolutions and products in bfloat16

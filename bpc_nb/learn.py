@@ -94,6 +94,7 @@ class Learner(NamedTuple):
     carry: Callable|None = None # `(coreset, gen) -> carry`, kept from step to step; None: begun anew, as None, in each step
     begin: Callable|None = None # `(coreset, gen) -> coreset`, before the first step
     last: bool = False # the coreset is that of the last evaluation, not the best one
+    scaled: bool = True # as its method says
 
 def by_loss(loss:Callable, # `(coreset, gen, **own) -> scalar`
             **leaves:Leaf, # beside the images
@@ -138,6 +139,7 @@ class Method(NamedTuple):
     steps: bool = True   # False: `make` gives `(coreset, gen) -> coreset`, which chooses, or has a closed form
     without: tuple = ()  # options of a run that it does not take
     net: bool = True     # False: no network plays a part
+    scaled: bool = True  # whether its slope grows with the energy's `scale`
     when: str = ''       # ends the sentence "Use it ..."
 
     def wants(self, config:dict) -> frozenset: # config: as `configure` gives it
@@ -162,7 +164,7 @@ def learner(m:Method, task:Task, config:dict) -> Learner: # config: as `configur
     "A method with its options, and with pixels and labels of the kind that the run wants"
     made = m.make(task, **{k:config[k] for k in options_of(m.make) if k in config})
     if not m.steps: return begun_by(made)
-    l = learner_of(made)
+    l = learner_of(made)._replace(scaled=m.scaled)
     if config.get('pixels')=='8bit' and 'x' not in l.leaves:
         raise ValueError("pixels: this method learns no images, so there is nothing to round; take pixels='free'")
     if config.get('pixels')=='8bit': l = l._replace(leaves=l.leaves | dict(x=seen_in_8_bit(l.leaves['x'])))

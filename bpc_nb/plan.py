@@ -18,7 +18,7 @@ import torch
 from .augment import augment as augmentation, suited
 from .auto import Fit, fitted
 from .benchmark import Pair, peak
-from .core import Coreset, cache_folder, free_mb, registry, stored, stream
+from .core import Coreset, cache_folder, free_mb, onto, registry, stored, stream
 from .data import Data, load
 from .distill import configure, first_examples, fit_of_run, formats_of, in_cache, of_space, folder_of_experts, some_held, task, wants
 from .energy import energy
@@ -174,7 +174,7 @@ def plan(method:str, data:Any='digits', ipc:int=1, device:str='auto', # as in `d
     theirs = fitted(net, data.shape, device, own['bf16'], own['compile'], own['n']*own['epochs']*own['part']*len(data.train.y))
     config |= dict(bf16=fit.bf16, compile=False) # compiling takes longer than planning
     S = first_examples(data, ipc, config)
-    S = S._replace(x=S.x.to(device), y=S.y.to(device))
+    S = onto(S, device)
     step, more, memory = of_step(method, S, net, data, config, device)
     step *= ceil(streams/world()) # they are dealt to the ranks, and a rank's follow one another
     needs = 'experts' in wants(method, config) and not buffer

@@ -41,7 +41,9 @@ def load_state(path:str|Path, like:State=None, # the state that the run began wi
                device:str|torch.device='cpu') -> State:
     "What `save_state` wrote"
     try:
-        with safe_open(path, 'pt') as f: t, head = {k:f.get_tensor(k).to(device) for k in f.keys()}, json.loads(f.metadata()['state'])
+        # clone: products of tensors at addresses as they lie in a file differ in the last bit
+        with safe_open(path, 'pt') as f:
+            t, head = {k:f.get_tensor(k).clone().to(device) for k in f.keys()}, json.loads(f.metadata()['state'])
         if 'x' in t: t, head = renamed(t, head, like)
         kept, spec = tree_flatten(like.carry if like else [])
         numbers, of = head.pop('carry'), {k:{n.partition('.')[2]:v for n,v in t.items() if n.startswith(k+'.')} for k in TENSORS}

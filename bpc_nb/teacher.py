@@ -20,11 +20,12 @@ from torch import Generator, Tensor
 from torch.func import functional_call
 
 from .augment import augment as augmentation, suited
+from .auto import FORMATS
 from .core import Coreset, choose, free_mb, stream, write_atomic
 from .data import Data
 from .distill import OF_EXPERTS, buffer_for
 from .evaluate import beginning, predict, without_steps
-from .experts import Buffer
+from .experts import Buffer, experts as make_experts
 from .metrics import summary
 from .networks import Network, cut, network, seeded, tracked
 from .options import above_0, options_of, whole
@@ -184,10 +185,12 @@ def teacher_of(S:Coreset, net:Network, data:Data) -> Network:
     tried = [net] if same else [network(made, data.shape, data.K), net]
     return next((n for n in tried if tracked(n.build())), None) or network(SPEC, data.shape, data.K)
 
-def training_for(S:Coreset) -> dict:
-    "How the teacher was trained whose images these are; nothing where they are of no teacher"
+def training_for(S:Coreset, net:Network) -> dict: # net: of the teacher that is wanted
+    "How the teacher was trained whose images these are; nothing where they are of no such teacher"
     own = S.meta.get('experts') or {} # a teacher is one expert
-    return {k:own[k] for k in TRAINED if k in own} if own.get('n')==1 else {}
+    usual = options_of(make_experts) | dict.fromkeys((*FORMATS, 'group', 'half'))
+    other = {k:v for k,v in own.items() if usual.get(k) not in (None, v)} # what was asked for, as another seed
+    return other | {k:own[k] for k in TRAINED if k in own} if own.get('n')==1 and S.meta.get('net')==net.name else {}
 
 # %% ../nbs/800_squeeze.ipynb #800000a2
 class Lesson(NamedTuple):
@@ -245,7 +248,7 @@ def by_teacher(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs:Seq
     if labels: lesson = from_file(S, net, labels, data.K, how | dict(by=by, teacher=teacher))
     else:
         other = network(by, data.shape, data.K) if by else teacher_of(S, net, data)
-        lesson = online(S, net, squeezed(data, other, teacher or ({} if by else training_for(S)), S.x.device), how, seed)
+        lesson = online(S, net, squeezed(data, other, teacher or ({} if by else training_for(S, other)), S.x.device), how, seed)
     x, y = (v.to(S.x.device) for v in getattr(data, part))
     said = {k:lesson.how[k] for k in ('epochs','taught_by')}
     return [summary(predict(net, theta, x, net.stats(theta, S.x)), y) | said for theta in learners(lesson, S, net, seed, runs, lr, tick)]

@@ -58,14 +58,15 @@ DESCENTS = dict(sgd=sgd, adam=adam)
 
 # %% ../nbs/200_train.ipynb #4d5b20d8
 def batches(tensors:Sequence, # all N images, labels and, where there are any, weights
-            size:int, # of a batch; N or more is the full set, in order
+            size:int, # of a batch; N or more, with all of them, is the full set in order
             gens:list, # R generators
             augment:Callable=None, # `(x, gen, siamese) -> x`
             part:float=1., # share of the images, drawn anew each time
            ) -> Iterator: # yields `(x (R,B,C,H,W), y (R,B), ...)`
     "One epoch for R networks, each in an order of its own"
     N, device = len(tensors[0]), tensors[0].device
-    order = torch.stack([torch.arange(N, device=device) if size>=N else torch.randperm(N, generator=g, device=device) for g in gens])
+    in_order = size>=N and part==1
+    order = torch.stack([torch.arange(N, device=device) if in_order else torch.randperm(N, generator=g, device=device) for g in gens])
     for i in order[:,:max(1, round(part*N))].split(size, 1):
         x, *rest = (t[i] for t in tensors)
         if augment: x = torch.stack([augment(a, g, siamese=False) for a,g in zip(x, gens)])

@@ -8,15 +8,17 @@ import torch
 from fastcore.test import test_close as close
 
 import bpc_nb.distill as making, bpc_nb.plan as planning
-from bpc_nb.core import Coreset, registry
+from bpc_nb.core import Coreset, onto, registry
 from bpc_nb.data import load
 from bpc_nb.distill import configure, distill, known_to
+from bpc_nb.energy import energy
 from bpc_nb.experts import open_buffer
 from bpc_nb.cells import bare, cells, key
 from bpc_nb.lines import found, line_files, lines
-from bpc_nb.learn import Leaf, Learner, Method, by_loss, learner, starts, task_of
+from bpc_nb.learn import Leaf, Learner, Method, by_loss, learner, rounded, starts, task_of
+from bpc_nb.methods.sre2l import within
 from bpc_nb.networks import network
-from bpc_nb.options import Positive, plain
+from bpc_nb.options import Positive, parameters, plain
 from bpc_nb.search import known, rekey, renamed_line
 
 OLD, RESULTS = Path(__file__).parent/'v01', Path(__file__).parents[1]/'results'
@@ -271,8 +273,26 @@ def test_soft_labels_of_a_choice_are_no_start_for_what_goes_class_by_class(add, 
 def test_a_leafs_own_rate_follows_the_scale_of_the_energy():
     l = by_loss(lambda S, gen: S.x.sum(), y=Leaf(lambda S: torch.zeros(4, 2), None, lr=2.),
                 a=Leaf(lambda S: torch.zeros(1), None, each=False, lr=2.))
-    got = making.slower_by(4, l).leaves
+    got = making.slower_by(4, l, dict(lr=1., optimiser='sgd'))[0].leaves
     assert (got['x'].lr, got['y'].lr, got['a'].lr) == (None, .5, 2.)
+
+
+@pytest.mark.parametrize('name, o', [('rkl', dict(L=0, samples=2, batch=50, k_max=1)), ('positive-only', dict(T=1, k_max=1, optimiser='adam'))])
+def test_what_no_scale_reaches_keeps_its_rate(name, o, data):
+    "Reverse KL sums its losses whatever the scale, and a step of Adam is as long whatever the slope"
+    o = RUN | dict(average=0.) | o
+    mean, total = (distill(name, data, 1, **o | e) for e in ({}, dict(scale='sum')))
+    close(mean.x, total.x, 1e-4)
+
+
+def test_no_method_has_an_option_with_the_name_of_an_energys():
+    "But `block`, which saves memory in both"
+    for name,m in registry().items(): assert not parameters(m.make).keys() & parameters(energy).keys() - {'block'}, name
+
+
+def test_a_coreset_moves_with_the_map_from_its_pixels(data):
+    S = onto(data.draw(1, torch.Generator()), 'meta')
+    assert S.transform.mean.device.type == rounded(S).x.device.type == within(data)(S.x).device.type == 'meta'
 
 
 @pytest.mark.parametrize('name', ['cd', 'fkl'])

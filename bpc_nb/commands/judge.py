@@ -236,7 +236,7 @@ def bpc_relabel(file:str, # a coreset, as `bpc distill` writes it, or its run's 
                                               "ask the teacher instead, with --protocol soft")
     S, data, by = matched(S, data, net or SPEC)
     if net is None: by = teacher_of(S, by, data)
-    L = relabelled(examples_of(S, device), squeezed(data, by, experts or ({} if net else training_for(S)), device, not json), **how)
+    L = relabelled(examples_of(S, device), squeezed(data, by, experts or ({} if net else training_for(S, by)), device, not json), **how)
     L.save(out)
     found = L.how | dict(labels=str(out), bytes=L.p.nbytes, bytes_of_images=S.x.numel())
     if json: return found

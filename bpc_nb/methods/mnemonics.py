@@ -26,10 +26,12 @@ def temporary(E:Callable, theta:Tensor, S:Coreset, inner:int, rate:float) -> Ten
     return path([descent(E, S)]*inner, theta, half, *learned(S).values())[-1]
 
 # %% ../../nbs/872_mnemonics.ipynb #e0471e96
-def by_means(f:Tensor, y:Tensor, K:int, of:Tensor, scale:float=10.) -> Tensor: # features (M,D), labels (M,), features (B,D) -> logits (B,K)
+def by_means(f:Tensor, y:Tensor, K:int, # features (M,D), labels (M,) or (M,K)
+             of:Tensor, sharp:float=10.) -> Tensor: # features (B,D); logits (B,K)
     "Which mean of a class has the smallest angle"
-    means = torch.zeros(K, f.shape[1], dtype=f.dtype, device=f.device).index_add(0, y, f)
-    return scale*F.normalize(of, dim=1)@F.normalize(means, dim=1).T
+    of_class = y if y.is_floating_point() else F.one_hot(y, K)
+    means = of_class.to(f).T@f # up to their length
+    return sharp*F.normalize(of, dim=1)@F.normalize(means, dim=1).T
 
 # %% ../../nbs/872_mnemonics.ipynb #c2df3fd5
 WAYS = 'bilevel', 'means'
@@ -40,7 +42,7 @@ def mnemonics(task:Task, # network, data and experts
               real:Count=256, # real images of the outer loss
               inner:Count=10, # steps of the temporary network; with 'means' there is none
               rate:Positive=.05, # size of these steps
-              scale:Positive=10., # of the cosines, with 'means'; ours
+              sharp:Positive=10., # factor of the cosines, with 'means'; ours
              ) -> Learner:
     "Images that keep a trained network good (mnemonics)"
     net, (x, y), K = task.net, task.data.train, task.data.K
@@ -55,12 +57,12 @@ def mnemonics(task:Task, # network, data and experts
     def means(S, gen):
         theta, rx, ry = drawn(S, gen)
         with torch.no_grad(): of = features(theta, rx)
-        return F.cross_entropy(by_means(features(theta, S.x), S.y, K, of, scale), ry)
+        return F.cross_entropy(by_means(features(theta, S.x), S.y, K, of, sharp), ry)
     return by_loss(dict(bilevel=bilevel, means=means)[way])
 
 # %% ../../nbs/872_mnemonics.ipynb #8b56a62a
 RECIPES:dict = { # first guesses: none has been searched for
-    (None, None): dict(start='herding', optimiser='adam', lr=.01, momentum=.9, average=0., steps=300, every=50),
+    (None, None): dict(rate=.5, start='herding', optimiser='adam', lr=.01, momentum=.9, average=0., steps=300, every=50),
     ('digits', None): dict(net='convnet:width=64,depth=2', experts=dict(n=10)), # as `cd`
     **{(data, None): dict(select_runs=1, select_protocol='dc', T=5, experts=dict(n=2, epochs=5, batch=128))
        for data in ('mnist','cifar10')},

@@ -66,4 +66,4 @@ RECIPES:dict = {
     **{('cifar10', ipc):dict(lr=.03, experts=dict(epochs=o['k_max'], batch=256), **o) for ipc,o in TABLE2.items()},
 }
 
-METHODS = {'rkl': Method(rkl, RECIPES, when='to study this divergence; it learns slowly')}
+METHODS = {'rkl': Method(rkl, RECIPES, scaled=False, when='to study this divergence; it learns slowly')}

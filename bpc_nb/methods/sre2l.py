@@ -69,7 +69,10 @@ def adjusted(watch:Callable, t:Teacher, x:Tensor, y:Tensor, # a batch, as it beg
 # %% ../../nbs/810_recover.ipynb #8100a017
 def within(data:Data) -> Callable: # -> `x -> x`
     "Images whose pixels a file can hold"
-    return lambda x: data.transform(data.transform.inverse(x).clamp(0, 1)).to(x)
+    def clip(x):
+        t = data.transform.to(x.device)
+        return t(t.inverse(x).clamp(0, 1)).to(x)
+    return clip
 
 def recovery(task:Task, alpha:float, spread:float, block:int,
              adjust:Callable|None) -> Learner: # `(watch, teacher, x, y, gen) -> theta (P,)`; None: the teacher's

@@ -18,7 +18,7 @@ from .dd import scheduled
 from ..metrics import summary
 from ..networks import Network
 from ..options import Count, Natural, NonNegative, Positive
-from ..ridge import targets_of
+from ..ridge import targets_of, unweighted
 from ..spaces import nearest_words
 
 # %% ../../nbs/770_words.ipynb #27b26957
@@ -77,6 +77,7 @@ def by_bags(S:Coreset, # what is seen
                                      "take students or knn")
     if not 0 <= k <= len(S.x): raise ValueError(f"k: found {k} neighbours; expected 0 to {len(S.x)}, the sentences of the coreset")
     x, y = (t.to(S.x.device) for t in getattr(data, part))
+    S = unweighted(S, 'bag')
     f, g, labels = bags(S.x), bags(x), targets_of(S, data.K).to(S.x) + (0 if S.targets else 1/data.K)
     if not k: return [summary(discriminant(f, labels)(g).softmax(1), y)]*len(runs)
     votes = labels[torch.cdist(g, f).topk(k, largest=False).indices].mean(1)

@@ -128,7 +128,7 @@ def cd_weights(task:Task, # energy and experts
 # %% ../../nbs/480_variants.ipynb #a4684814
 def cd_matched(task:Task, # energy and experts
                weight:NonNegative=.1, # of the matching term
-               L:Natural=20, alpha:Positive=.04, T:Natural=2, k_max:Count=10, # as in `cd`; without noise
+               L:Natural=20, alpha:Positive=.04, T:Count=2, k_max:Count=10, # as in `cd`; without noise
               ) -> Callable: # `loss(coreset, gen) -> scalar`
     "Contrastive divergence and trajectory matching by one chain"
     E, log_alpha = task.energy, torch.tensor(log(alpha))

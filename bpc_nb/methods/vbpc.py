@@ -84,7 +84,8 @@ def by_vbpc(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs:Sequen
             rho:float=None, gamma:float=None, # of prior and targets; None: the coreset's own, or 1 and 100
            ) -> list: # a row for each run
     "The predictive distribution of a last layer with a Gaussian posterior"
-    rho, gamma = (S.meta.get(k, v) if own is None else own for k,v,own in (('rho', 1., rho), ('gamma', 100., gamma)))
+    made = S.meta if any(m in str(S.meta.get('method')) for m in ('vbpc','random')) else {} # others have options of these names
+    rho, gamma = (made.get(k, v) if own is None else own for k,v,own in (('rho', 1., rho), ('gamma', 100., gamma)))
     for k,v in dict(rho=rho, gamma=gamma).items(): above_0(k, v)
     S, o = unweighted(without_steps(S, 'vbpc'), 'vbpc'), choose(protocol, PROTOCOLS, 'protocol') if protocol else None
     y = targets_of(S, data.K)

@@ -45,7 +45,7 @@ def wasserstein(task:Task, # energy and experts
                 L:Count=20, # steps of the student; Kim et al.: 30 to 50
                 alpha:Positive=.04, # twice their size; where it is learned, at the start
                 alpha_lr:NonNegative=.01, # rate at which its logarithm is learned; 0: it stays
-                T:Natural=2, # the expert's end is theta_{k+T}; Kim et al.: 2
+                T:Count=2, # the expert's end is theta_{k+T}; Kim et al.: 2
                 k_max:Count=10, # both begin at epochs k < k_max; Kim et al.: 2 to 30
                 covariance:Annotated[str, one_of(('shared','diagonal'))]='shared', # of the two Gaussians, which is MTT; or 'diagonal'
                 gradient:Annotated[str, one_of(GRADIENTS)]='exact', # 'unrolled': with all graphs; 'tesla': no second derivatives
@@ -54,6 +54,7 @@ def wasserstein(task:Task, # energy and experts
                ) -> Learner|Callable: # a `Learner`, or `loss(coreset, gen) -> scalar` where alpha stays
     "Squared Wasserstein distance of the student's end and the expert's (Eq. 15; MTT)"
     frozen, forget = GRADIENTS[gradient]
+    if stride > 1 and not forget: raise ValueError(f"stride: found {stride}; gradient='unrolled' keeps every graph; leave stride out")
     if stride > 1 and covariance=='diagonal': raise ValueError(f"stride: found {stride}; diagonal covariances need every theta, stride=1")
     aug = augmentation(augment)
     def loss(S:Coreset, gen:Generator, log_alpha=torch.tensor(log(alpha), dtype=torch.float64)):
