@@ -21,7 +21,7 @@ from typing import Any, Callable, NamedTuple
 import torch
 from torch import Tensor
 
-from .core import Coreset, label_kind, registry, stream, write_atomic
+from .core import Coreset, choose, label_kind, registry, stream, write_atomic
 from .corrupt import corrupted
 from .data import Data, Split, sources
 from .distill import distill, known_to
@@ -334,7 +334,8 @@ def audited(S:Coreset, data:Data, net:str|Network=None,
            ) -> dict: # answers, and which training images are nearest
     "All questions"
     S, data, net = matched(S, data, net)
-    whole('runs', runs, 1)
+    choose(protocol, PROTOCOLS, 'protocol')
+    for k,v,lo in ('runs', runs, 1), ('images', images, 1), ('passes', passes, 1), ('shadows', shadows, 0): whole(k, v, lo)
     if shadows: sound_shadows(S, shadows) # what is wrong is said first
     data = data._replace(test=Split(*(t[torch.randperm(len(data.test.y), generator=stream(seed, 'audit'))[:images]] for t in data.test)))
     j = Judge(data, accelerate(net), runs, protocol, seed, device, {}, keep and Path(keep))

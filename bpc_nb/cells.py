@@ -74,7 +74,7 @@ def read_tables(path:str|Path) -> list: # of dicts
     if not Path(path).is_file():
         near = next(iter(sorted(Path(path).parent.glob(f'*/{Path(path).name}'))), None)
         raise FileNotFoundError(f"file: there is no grid file at {path}" + (f"; did you mean {near}?" if near else ''))
-    try: found = tomllib.loads(Path(path).read_text())
+    try: found = tomllib.loads(Path(path).read_text(encoding='utf-8'))
     except ValueError as e: raise ValueError(f"file: {path} is not a grid file ({e}); it needs tables that begin with [[cells]]") from None
     for k in found: choose(k, ['cells'], f'file: {path}: table')
     if not isinstance(cells := found.get('cells'), list) or not all(isinstance(t, dict) for t in cells):
@@ -83,7 +83,7 @@ def read_tables(path:str|Path) -> list: # of dicts
 
 def line_of(path:str|Path, n:int, said:str) -> int: # n: number of a table, from 1
     "The line of a grid file that a sentence about its table `n` is about"
-    text = [l.partition('#')[0] for l in Path(path).read_text().splitlines()]
+    text = [l.partition('#')[0] for l in Path(path).read_text(encoding='utf-8').splitlines()]
     heads = [i for i,l in enumerate(text) if re.match(r'\s*\[\[\s*cells\s*\]\]', l)] + [len(text)]
     if len(heads) <= n: return 1
     words = re.findall(r"unknown '([^']+)'", said) + [said.partition(':')[0]]

@@ -317,7 +317,7 @@ def save_folder(s:Coreset, # what to write
     if s.y.ndim==1 and s.w is None: return
     head = ['file', *([] if s.w is None else ['weight']), *(s.classes if s.y.ndim==2 else ['class'])]
     write_atomic(Path(folder)/'labels.csv',
-                 lambda tmp: Path(tmp).write_text(as_csv([head, *rows])))
+                 lambda tmp: Path(tmp).write_text(as_csv([head, *rows]), encoding='utf-8'))
 
 # %% ../nbs/000_core.ipynb #cb3d4e26
 def load_pt(images:str|Path, # `.pt` file with a tensor (M,C,H,W)

@@ -8,7 +8,7 @@ __all__ = ['SMALL', 'TimeUp', 'until', 'twins', 'kin', 'cell_data', 'ready_data'
            'tests', 'unfinished', 'finish', 'each', 'prepare', 'picked', 'lines_of', 'waiting', 'grid']
 
 # %% ../nbs/950_grid.ipynb #d6f64fe1
-import json, shutil, signal, tempfile, time
+import json, shutil, signal, sys, tempfile, time
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 
 from .auto import FORMATS, fitted, unformatted
 from .core import Coreset, cache_folder, choose, file_in, label_kind, provenance, write_atomic
-from .data import Data, load
+from .data import Data, load, origin, other_split, sources
 from .distill import buffer_for, distill, formats_of, usual, wants
 from .evaluate import PROTOCOLS, evaluate, judged_by, taught
 from .experts import of_data
@@ -132,11 +132,12 @@ def run_cell(cell:dict, # as `cells` gives it
 
 # %% ../nbs/950_grid.ipynb #fee6aa8c
 def transfers(path:str|Path, nets:list, protocol:str, runs:int, seed:int,
-              evaluator:str='students', options:dict={}) -> dict: # key -> network's spec
+              evaluator:str='students', options:dict={}, data:str='') -> dict: # data: other than the coreset's own; key -> network's spec
     "Names of the lines that `transfer` leaves"
-    judge = [k for k,said in ((evaluator, evaluator!='students'), (options, options)) if said] # what differs from the defaults
+    judge = [k for k,said in ((evaluator, evaluator!='students'), (options, options), (data, data)) if said] # what is not usual
     return {named([file_digest(path), net, protocol, runs, seed, *judge]):net for net in nets}
 
+# %% ../nbs/950_grid.ipynb #96c563a2
 def best_here(spec:str, data:Data, images:float, device:str) -> Network: # images: that pass through it, about
     "A network as this machine computes it best"
     net = network(spec, data.shape, data.K)
@@ -150,7 +151,9 @@ def transfer(path:str|Path, # of a coreset
              evaluator:str='students', progress:bool=False, **options:Any) -> list: # options of `evaluate` -> lines, one for each network
     "Test a coreset with other networks; what has a line is not run again"
     path, results = file_in(path), Path(results)
-    wanted, S = transfers(path, nets, protocol, runs, seed, evaluator, options), Coreset.load(path)
+    S = Coreset.load(path)
+    other = (known := sources(S.meta)) and (data.meta['checksum'] not in known or other_split(data, S))
+    wanted = transfers(path, nets, protocol, runs, seed, evaluator, options, origin(data.meta['checksum'], data.meta['recipe'])*bool(other))
     for k,net in wanted.items():
         with held(results/f'.{k}.lock') as mine:
             if not mine or k in done(results): continue
@@ -314,7 +317,7 @@ def grid(file:str|Path, # grid file (TOML)
     def say(n, cell):
         try: line = finish(cell, path, Path(results), root, runs, end, device, bars)
         except Diverged as e: return print(f"{n}/{len(todo)} {cell['method']} {cell['data']} ipc {cell['ipc']}: {e}",
-                                           flush=True) # the others go on
+                                           flush=True, file=None if progress else sys.stderr) # the others go on
         if line and progress:
             filed = f"8 bit {100*line['accuracy_mean_8bit']:.1f}, " if 'accuracy_mean_8bit' in line else ''
             print(f"{n}/{len(todo)} {cell['method']} {line['data']} ipc {cell['ipc']} fold {cell['fold']} seed {cell['seed']}: "

@@ -25,6 +25,7 @@ from .data import Data
 from .energy import energy
 from .experts import Buffer
 from .fast import accelerate
+from .metrics import Diverged
 from .networks import Network
 from .options import Count, NonNegative, Positive, Share, one_of, options_of, whole
 from .progress import bar as progress_bar
@@ -322,8 +323,8 @@ def looked(l:Learner, S:Coreset, s:State, average:float, judge:Callable, values:
 
 def slower(good:State, step:int, lr:float) -> State: # good: the last that was sound; step: where it broke
     "Back to the last evaluation with half the rates; once"
-    if good.slow < 1: raise ValueError(f"lr: the loss is not finite at step {step} again, with all rates halved; "
-                                       f"lower lr, which was {lr} when the run began, or the method's own step size (alpha) if it has one")
+    if good.slow < 1: raise Diverged(f"lr: the loss is not finite at step {step} again, with all rates halved; "
+                                     f"lower lr, which was {lr} when the run began, or the method's own step size (alpha) if it has one")
     warnings.warn(f"the loss was not finite at step {step}: back to step {good.step}, with lr halved to {lr/2}")
     return good._replace(slow=.5)
 

@@ -22,6 +22,7 @@ from .metrics import Diverged, accuracy
 from .networks import network
 from .options import options_of, whole
 from .progress import bar
+from .train import DESCENTS
 
 # %% ../nbs/876_rank.ipynb #6c8ae19c
 TRAINING = {k for k in options_of(students)} - {'runs','seed','at_once','tick'} # options of a student's training
@@ -38,10 +39,13 @@ def networks_of(file:str|Path) -> list: # TOML: of dicts with `net` and options 
     if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables): tables = None
     if not tables: raise ValueError(f'file: {file} names no network; it needs a table [[networks]] with net = "convnet" and its options, '
                                     'as lists where there are several')
+    if odd := [t['net'] for t in tables if not isinstance(t.get('net', ''), (str, list))]:
+        raise ValueError(f"net: found {odd[0]!r}; expected the name of a network")
     some = [c for t in tables for c in spelt_out(dict(net='convnet') | t)]
     for c in some:
+        choose(c.get('optimiser', 'sgd'), DESCENTS, 'optimiser')
         for k,kind in dict(lr=(int, float), epochs=int, batch=int).items():
-            if not isinstance(v := c.get(k, 1), kind) or v <= 0:
+            if not isinstance(v := c.get(k, 1), kind) or isinstance(v, bool) or not 0 < v < float('inf'):
                 raise ValueError(f"{k}: found {v!r}; expected a {'whole '*(kind is int)}number above 0")
     if not some: raise ValueError(f'file: {file} names no network; one of its lists is empty')
     return some

@@ -28,7 +28,7 @@ from .progress import bar
 from .points import contrastive, distances, psvi, some_rows
 from .spaces import Column, write_rows
 from .truth import long_chains, weighed
-from .vectors import CLASSES, column, entire, entries, open_table, reads, table_files
+from .vectors import CLASSES, column, entire, entries, kind_of, open_table, reads, table_files
 
 # %% ../nbs/850_study.ipynb #052f046e
 class Study(NamedTuple):
@@ -112,6 +112,7 @@ def in_memory(need:float, name:str) -> None: # need: MB
 # %% ../nbs/850_study.ipynb #029550c8
 def coded(c:Column, a:Any) -> Tensor: # `Column`, pyarrow's column; (N,width)
     "A column of x: numbers as they are, names as 0 and 1 for all but the first"
+    if c.kind!=kind_of(a): raise ValueError(f"source: column {c.name!r} holds {a.type}, and points were made with a {c.kind} there")
     if c.kind=='number': return torch.tensor(np.asarray(a.to_pylist(), dtype=np.float64))[:,None]
     if c.kind=='category' and (odd := {*a.to_pylist()} - {*c.values}):
         raise ValueError(f"source: column {c.name!r} holds {min(odd)!r}, and the points know {', '.join(c.values)}")
@@ -190,20 +191,21 @@ def posterior_of(st:Study, draws:int=2000, seed:int=0) -> Tensor: # (n,P)
         if n > draws/2: return theta
     return long_chains(st.of, st.rows, st.prior, draws=max(250, draws//4), **o).pooled()
 
-def greedy(m:Model, rows:Rows, M:int, sd:float, seed:int) -> Rows:
+def greedy(m:Model, rows:Rows, M:int, sd:float, seed:int, classes:int=0) -> Rows: # classes: as in `long_chains`
     "Weights by GIGA, of vectors from Laplace's Gaussian"
-    q = laplace_of(m, rows, torch.zeros(m.size(rows.x.shape[1], int(rows.y.max()) + 1), dtype=rows.x.dtype), sd)
+    q = laplace_of(m, rows, torch.zeros(m.size(rows.x.shape[1], classes or int(rows.y.max()) + 1), dtype=rows.x.dtype), sd)
     L = torch.stack([m.log_lik(t, rows.x, rows.y) for t in q.draw(500, stream(seed, 'vectors'))], 1)
     w = giga((L - L.mean(1, keepdim=True))/500**.5, M)
     return Rows(*(t[w > 0] for t in (rows.x, rows.y, w)))
 
 POINT_METHODS = { # name -> `(study, points, seed, more)`; more: steps of what is learned
     'random':lambda st, M, seed, more: some_rows(st.rows, M, stream(seed, 'start')),
-    'giga':lambda st, M, seed, more: greedy(st.of, st.rows, M, st.prior, seed),
-    'coreset-mcmc':lambda st, M, seed, more: coreset_mcmc(st.of, st.rows, M, st.prior, seed=seed, **more),
-    'psvi':lambda st, M, seed, more: psvi(st.of, st.rows, M, st.prior, seed=seed, **more),
-    'black-box':lambda st, M, seed, more: black_box(st.of, st.rows, M, st.prior, seed=seed, **more),
+    'giga':lambda st, M, seed, more: greedy(st.of, st.rows, M, st.prior, seed, len(st.classes)),
+    'coreset-mcmc':lambda st, M, seed, more: coreset_mcmc(st.of, st.rows, M, st.prior, seed=seed, classes=len(st.classes), **more),
+    'psvi':lambda st, M, seed, more: psvi(st.of, st.rows, M, st.prior, seed=seed, classes=len(st.classes), **more),
+    'black-box':lambda st, M, seed, more: black_box(st.of, st.rows, M, st.prior, seed=seed, classes=len(st.classes), **more),
     'cd':lambda st, M, seed, more: contrastive(st.of, st.rows, M, posterior_of(st, 4000, seed), st.prior, seed=seed,
+                                               classes=len(st.classes),
                                                flights=4*(len(st.rows.x) < 1000), **more)} # few rows: a skewed posterior
 STEPS = {k:signature(f).parameters['steps'].default for k,f in
          {'coreset-mcmc':coreset_mcmc, 'psvi':psvi, 'black-box':black_box, 'cd':contrastive}.items()} # where none are named
@@ -307,7 +309,7 @@ def tested(st:Study, theta:Tensor) -> dict: # draws (n,P)
 
 def nearness(st:Study, S:Rows, control:bool=True, draws:int=1000, seed:int=0) -> dict:
     "How near the posterior of points is to that of all rows"
-    whole('draws', draws, 4)
+    whole('draws', draws, max(4, len(st.parameters)//4 + 1))
     p, c = posterior_of(st, 4*draws, seed), long_chains(st.of, S, st.prior, draws=draws, seed=seed, classes=len(st.classes))
     def seen(theta, mark=''): return {f'{k}{mark}':v for k,v in (distances(p, theta) | tested(st, theta)).items()}
     r = dict(points=len(S.x), rows=len(st.rows.x), model=st.model, n_test=len(st.test.x)) | seen(c.pooled())

@@ -91,7 +91,7 @@ def test_too_little_time_says_what_would_do(refused, album):
 
 def test_a_table_needs_no_budget(refused, tmp_path):
     (tmp_path/'t.csv').write_text('a,b,c\n' + '\n'.join(f'{i},{i%3},{"xy"[i%2]}' for i in range(60)))
-    refused('distill', 't.csv', '--label', 'c', '--minutes', 2, parts=('minutes:', 'is a table'))
+    refused('distill', 't.csv', '--label', 'c', '--minutes', 2, parts=('minutes:', 'has no images'))
 
 
 @pytest.mark.parametrize('N, ipc, side', [(10**6, 1, 32), (5000, 50, 32), (400, 1, 16), (3, 1, 8), (1, 1, 100)])

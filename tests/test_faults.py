@@ -125,6 +125,51 @@ def test_out_is_never_the_coreset_that_is_read(refused, whole, tmp_path):
         assert (tmp_path/'s.safetensors').read_bytes() == good
 
 
+def test_a_table_beside_a_coreset_is_not_overwritten(bpc, refused, tmp_path):
+    (tmp_path/'wine.csv').write_text('a,c\n' + '\n'.join(f'{i},{"xy"[i % 2]}' for i in range(40)))
+    table = (tmp_path/'wine.csv').read_bytes()
+    assert bpc('distill', 'wine.csv', '--label', 'c', '--method', 'random', '--net', 'mlp:width=4', '--out', 'run')[0] == 0
+    (tmp_path/'wine.safetensors').write_bytes((tmp_path/'run'/'coreset.safetensors').read_bytes())
+    refused('show', 'wine.safetensors', parts='out: wine.csv is there already')
+    assert (tmp_path/'wine.csv').read_bytes() == table
+    for _ in range(2): assert bpc('show', 'run')[0] == 0 # a run's folder is its own
+
+
+def test_no_run_lies_among_the_classes(bpc, refused, tmp_path):
+    pictures(tmp_path/'pics', a=12, b=12)
+    for command in 'distill', 'experts':
+        refused(command, 'pics', '--net', 'mlp:width=4', '--out', 'pics/run', parts='lies in the folder of the data')
+    assert sorted(p.name for p in (tmp_path/'pics').iterdir()) == ['a', 'b']
+    for d in 'train', 'test': pictures(tmp_path/'parts'/d, a=6, b=6)
+    assert bpc('distill', 'parts', '--method', 'random', '--net', 'mlp:width=4', '--out', 'parts/run')[0] == 0 # beside the parts nothing is read
+
+
+def test_another_methods_run_is_not_taken_over(bpc, refused, tmp_path):
+    assert bpc('distill', 'digits', '--method', 'random', '--net', 'mlp:width=4', '--out', 'run')[0] == 0
+    before = (tmp_path/'run'/'coreset.safetensors').read_bytes()
+    refused('distill', 'digits', '--method', 'herding', '--features', 'pixels', '--net', 'mlp:width=4', '--out', 'run', parts='holds a run already')
+    assert (tmp_path/'run'/'coreset.safetensors').read_bytes() == before
+    from bpc_nb.commands.learn import of_run, run_before
+    for method in 'cd', 'cd-layers':
+        at = tmp_path/'runs'/f'{method}-mnist-1-0'
+        at.mkdir(parents=True)
+        (at/'chosen.json').write_text(json.dumps(dict(run=dict(method=method, ipc=3), recipe=dict(source='mnist'), asked={}, steps=len(method))))
+    assert run_before(None, 'cd', 'mnist', 1, 0, True, {})['steps'] == 2
+    assert of_run('runs/cd-layers-mnist-1-0', data='digits', method='cd', ipc=1) == ['mnist', 'cd-layers', 3]
+
+
+def test_a_tilde_is_the_home_folder(bpc, tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path/'home'))
+    assert bpc('distill', 'digits', '--method', 'random', '--net', 'mlp:width=4', '--out=~/run')[0] == 0
+    assert (tmp_path/'home'/'run'/'coreset.safetensors').exists() and not (tmp_path/'~').exists()
+
+
+def test_another_test_part_has_a_line_of_its_own(bpc, whole, tmp_path):
+    def tested(*words): return json.loads(bpc('transfer', whole, '--nets', 'mlp:width=4', '--protocol', 'brief', '--runs', 1, '--json', *words)[1])
+    first, other, again = tested(), tested('--fold', 3), tested()
+    assert len((tmp_path/'results'/'transfer.jsonl').read_text().splitlines()) == 2 and first == again != other
+
+
 def test_no_students_at_all(refused, whole, tmp_path):
     (tmp_path/'nets.toml').write_text('[[networks]]\nnet = "mlp:width=4"\n')
     refused('audit', whole, '--runs', 0, parts='runs: expected a whole number of at least 1, found 0')

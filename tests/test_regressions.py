@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bpc_nb.spaces import write_rows
-from bpc_nb.study import load_points
+from bpc_nb.study import load_points, study
 
 SHORT = '--points', 20, '--steps', 60
 
@@ -145,3 +145,17 @@ def test_draws_of_what_is_no_file(refused, points, claims, tmp_path):
 def test_another_prior_for_the_same_points(bpc, points):
     sd = [json.loads(bpc('posterior', points, '--draws', 300, '--prior', p, '--json')[1])['parameters'][0]['sd'] for p in (.05, 5)]
     assert sd[0] < .9*sd[1]
+
+
+@pytest.mark.parametrize('method', ['cd', 'psvi', 'giga'])
+def test_a_class_whose_rows_are_all_put_aside_still_counts(bpc, tmp_path, method):
+    rows = [(i/7, i % 5, 'pq'[i % 2]) for i in range(40)] + [(3, 1, 'z')]
+    write_rows(tmp_path/'k.csv', ['a', 'b', 'k'], rows)
+    for seed in range(30): # one that puts the row of z aside
+        st = study(tmp_path/'k.csv', 'k', 'multinomial', seed=seed)
+        if st.rows.y.max() < 2: break
+    assert st.rows.y.max() < 2 and len(st.classes) == 3
+    steps = ['--steps', 3]*(method != 'giga')
+    assert bpc('distill', 'k.csv', '--model', 'multinomial', '--label', 'k', '--points', 8, *steps, '--seed', seed, '--method', method,
+               '--out', 'p.safetensors')[0] == 0
+    assert load_points(tmp_path/'p.safetensors')[1].source == str((tmp_path/'k.csv').resolve()) # found from any folder

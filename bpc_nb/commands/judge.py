@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ABOUT', 'data_of', 'coreset_at', 'beside_random', 'judges', 'lost_in_8bit', 'seen_before', 'bpc_evaluate',
-           'bpc_predictive', 'use_of', 'use_in_words', 'bpc_show', 'bpc_transfer', 'bpc_whole', 'bpc_relabel',
-           'bpc_poison', 'inspection', 'bpc_inspect', 'bpc_rank', 'bpc_audit']
+           'bpc_predictive', 'use_of', 'use_in_words', 'drawn_at', 'bpc_show', 'bpc_transfer', 'bpc_whole',
+           'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'bpc_rank', 'bpc_audit']
 
 # %% ../../nbs/968_judge_commands.ipynb #74238a88
 import inspect, os, shlex, warnings
@@ -156,6 +156,14 @@ def use_in_words(S:Coreset) -> dict:
 
 ABOUT = 'method','data','ipc','seed','net','select_evaluator','held_out','step','r','depth','rho','gamma' # what a file says, and is shown
 
+# %% ../../nbs/968_judge_commands.ipynb #5707a2a3
+def drawn_at(at:Path, suffix:str) -> Path: # at: of a coreset
+    "Where its contents are drawn by default; a table there may be somebody's own, except in a run's folder"
+    to = at.with_suffix(suffix)
+    if suffix!='.png' and to.exists() and at.name!='coreset.safetensors':
+        raise ValueError(f"out: {to} is there already, and may be a table of your own; name another file with --out")
+    return to
+
 def bpc_show(file:str, # a coreset, or its run's folder
              out:str=None, # PNG to write, CSV of a table's rows or TSV of sentences (default: beside the coreset)
              json:bool=False, # print one JSON object
@@ -163,7 +171,8 @@ def bpc_show(file:str, # a coreset, or its run's folder
     "Say what is in a coreset file, and draw it"
     s = Coreset.load(at := coreset_at(file))
     space, p = space_of(s.x), s.pixels()
-    space.save(s, to := apart_from(at, out or at.with_suffix(space.suffix)))
+    to = apart_from(at, out) if out else drawn_at(at, space.suffix)
+    space.save(s, to)
     # share of pixel values that no display can show
     outside = dict(outside=round(((p - .5).abs() > .5 + 1/510).float().mean().item(), 4)) if space.eight_bit else {} # but for rounding
     about = {k:v for k,v in s.meta.items() if k in ABOUT and (json or v is not None)}

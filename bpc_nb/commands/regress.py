@@ -20,12 +20,13 @@ from ..spaces import write_rows
 from ..study import POINT_METHODS, SETS, Study, condense, coverage, is_points, load_points, log_predictive, nearness, own_table
 from ..study import predict_rows, save_points, study
 from ..truth import ess, long_chains, rhat
-from .shell import apart_from, as_lines, table
+from .shell import apart_from, as_lines, place_of, table
 
 # %% ../../nbs/969_regression_commands.ipynb #cli-points-1
 def study_from(source:str, label:str|None, model:str|None, rows:int, columns:int, part:float, prior:float, seed:int) -> Study:
     "A table or a set, as it was typed"
     named = source in (*SETS, 'simulated')
+    if not named: source = place_of(source) # in full, so that points find their table from any folder
     if named and label: raise ValueError(f"label: {source} has its own; leave it out")
     if not named and not Path(source).exists(): raise FileNotFoundError(f"data: there is no file {source}; the sets are {', '.join(SETS)}")
     if not named and model is None: raise ValueError(f"model: name what explains the rows of {source}, one of {', '.join(MODELS)}")
@@ -77,7 +78,7 @@ def points_and_rows(file:str, data:str|None, part:float=None, # data, part: None
         raise ValueError(f"data: the points of {file} stand for {st.source}, which is no table; leave data out")
     source, own = data or st.source, dict(part=how['part'] if part is None else part, prior=st.prior, seed=how['seed'])
     if source in (*SETS, 'simulated'): full = study_from(source, None, st.model, how.get('rows'), how.get('columns'), **own)
-    else: full = study(source, st.label, st.model, like=st, **own)
+    else: full = study(place_of(source), st.label, st.model, like=st, **own)
     if full.names!=st.names:
         raise ValueError(f"data: {source} has the columns {', '.join(full.names)}, and the points of {file} {', '.join(st.names)}")
     return S, st._replace(rows=full.rows, test=full.test)

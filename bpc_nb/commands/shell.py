@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'ELSEWHERE', 'dumps', 'text_reader', 'literal',
-           'nested_options', 'dashed', 'as_typed', 'Option', 'options', 'meant', 'Switch', 'Parser', 'place_of',
-           'data_from', 'loading', 'apart_from', 'table', 'as_lines', 'mean_percent', 'spoken']
+           'nested_options', 'dashed', 'as_shells_do', 'as_typed', 'Option', 'options', 'meant', 'Switch', 'Parser',
+           'place_of', 'outside_of', 'data_from', 'loading', 'apart_from', 'table', 'as_lines', 'mean_percent',
+           'spoken']
 
 # %% ../../nbs/966_shell.ipynb #b4be56fc
-import argparse, ast, inspect, json, re, shlex
+import argparse, ast, inspect, json, os, re, shlex
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterable, NamedTuple, NoReturn
@@ -57,6 +58,10 @@ METAVAR = {whole_number:'N', real_number:'X', str:'TEXT', nested_options:'NAME=V
 def dashed(name:str) -> str:
     "The name of an argument as it is typed in a command"
     return '--' + name.replace('_', '-')
+
+def as_shells_do(word:str) -> str:
+    "A word with ~ as the home folder, which shells leave as it is after `--out=`"
+    return re.sub(r'^(--[^=\s]+=)?(~(?=/|$).*)$', lambda m: (m[1] or '') + os.path.expanduser(m[2]), word)
 
 def as_typed(given:dict) -> list: # name -> value
     "Options as they are typed in a command"
@@ -125,7 +130,7 @@ class Parser(argparse.ArgumentParser):
 
     def known(self, argv:list) -> tuple: # (name -> value, words that mean nothing)
         "Parse; `--k_max` is `--k-max`"
-        given, rest = self.parse_known_args([re.sub(r'^--[^=\s]+(?==|$)', lambda m: m[0].replace('_', '-'), a) for a in argv])
+        given, rest = self.parse_known_args([as_shells_do(re.sub(r'^--[^=\s]+(?==|$)', lambda m: m[0].replace('_', '-'), a)) for a in argv])
         return vars(given), rest
 
     def strict(self, argv:list, why:Callable=lambda name: '') -> dict: # name -> value
@@ -140,6 +145,14 @@ def place_of(source:str) -> str:
     "What a run remembers of where its data is"
     path = Path(source).expanduser()
     return str(path.resolve()) if path.exists() else str(source)
+
+def outside_of(source:str, place:str|Path, what:str='out') -> None: # source: of the data; place: where something will be written
+    "One sentence where a folder that is written would be read as a class"
+    at, to = Path(source).expanduser(), Path(place).expanduser().resolve()
+    read = [d for d in (at/'train', at/'test', at/'val') if d.is_dir()] or [at]
+    if at.is_dir() and any(d.resolve() in (to, *to.parents) for d in read):
+        raise ValueError(f"{what}: {place} lies in the folder of the data, where it would be read as a class; "
+                         f"name a place outside of it with {dashed(what)}")
 
 def data_from(source:str, # as `load` takes it
               given:dict, # what was typed; the options of `load` are taken out
