@@ -21,8 +21,8 @@ from .truth import whitened
 # %% ../nbs/846_alive.ipynb #91b40dde
 def coreset_mcmc(m:Model, rows:Rows, M:int, # points
                  sd:float=1., steps:int=1000, lr:float=.1, # deviation of the prior; of Adam on weights in units of N/M
-                 chains:int=16, batch:int=1000, classes:int=0, # rows of a step; as in `long_chains`
-                 seed:int=0, look:Callable=None) -> Rows: # look: `(step, S)`, after each step
+                 chains:int=16, batch:int=1000, # rows of a step
+                 seed:int=0, look:Callable=None, classes:int=0) -> Rows: # look: `(step, S)`, after each step; classes: as in `long_chains`
     "Weights of random rows, learned while chains of their posterior run"
     if chains < 2: raise ValueError(f"chains: found {chains}; expected at least 2, as the gradient is a covariance over chains")
     S, gen = some_rows(rows, M, stream(seed, 'start')), stream(seed, 'coreset-mcmc')
@@ -53,9 +53,9 @@ def black_box_loss(m:Model, S:Rows, rows:Rows, theta:Tensor, log_r:Tensor, # (K,
 
 def black_box(m:Model, rows:Rows, M:int, # points
               sd:float=1., steps:int=300, lr:float=.1, samples:int=64, batch:int=1000, # draws, and rows, of a step
-              begin:int=1000, classes:int=0, seed:int=0, look:Callable=None) -> Rows: # as in `learned_points`
+              begin:int=1000, seed:int=0, look:Callable=None, classes:int=0) -> Rows: # as in `learned_points`
     "Pseudo-points by sparse variational inference with weighted draws"
     def loss(S, q, tau, gen):
         z = white(torch.randn(samples, len(q.mean), generator=gen, dtype=S.x.dtype))
         return black_box_loss(m, S, rows, q.mean + z@torch.linalg.cholesky(q.cov).T, -(z**2).sum(1)/2, sd, batch, gen, tau)
-    return learned_points(m, rows, some_rows(rows, M, stream(seed, 'start')), loss, sd, steps, lr, begin, classes, seed, look)
+    return learned_points(m, rows, some_rows(rows, M, stream(seed, 'start')), loss, sd, steps, lr, begin, seed, look, classes)

@@ -152,7 +152,7 @@ def transfer(path:str|Path, # of a coreset
     "Test a coreset with other networks; what has a line is not run again"
     path, results = file_in(path), Path(results)
     S = Coreset.load(path)
-    other = (known := sources(S.meta)) and (data.meta['checksum'] not in known or other_split(data, S))
+    other = data.meta['checksum'] not in sources(S.meta) or other_split(data, S)
     wanted = transfers(path, nets, protocol, runs, seed, evaluator, options, origin(data.meta['checksum'], data.meta['recipe'])*bool(other))
     for k,net in wanted.items():
         with held(results/f'.{k}.lock') as mine:

@@ -82,7 +82,7 @@ def as_bytes(a:np.ndarray) -> np.ndarray: # (H,W) integers or floats; uint8
     lo, hi = a.min(), a.max()
     if not 0 <= lo <= hi <= (most := 1 if a.dtype.kind=='f' else 65535):
         raise ValueError(f"pixels from {lo:.4g} to {hi:.4g}; expected 0 to {most}")
-    return (255*a if most==1 else a>>8 if hi > 255 else a).round().astype('uint8')
+    return (255*a if most==1 else a>>8 if hi > 255 or a.dtype.itemsize==2 else a).round().astype('uint8')
 
 def pixels(im:Image.Image,
            size:tuple=None, # (H,W)
@@ -148,7 +148,8 @@ def as_labels(y:list|np.ndarray|Tensor, # labels of all images, training ones fi
     if y.ndim!=1: y = y.reshape(len(y), -1).squeeze(1) if y.size==len(y) else y
     if y.ndim!=1: raise ValueError(f"{what}: expected one label per image, found shape {y.shape}")
     if y.dtype.kind=='O':
-        if none := sum(v is None for v in y): raise ValueError(f"{what}: {none} of {len(y)} labels are missing; remove these examples")
+        if none := sum(v is None or v is np.nan for v in y):
+            raise ValueError(f"{what}: {none} of {len(y)} labels are missing; remove these examples")
         y = y.astype(str)
     if y.dtype.kind=='f':
         bad = ~np.isfinite(y) | (y!=y.round())
@@ -158,7 +159,7 @@ def as_labels(y:list|np.ndarray|Tensor, # labels of all images, training ones fi
     if len(odd := np.setdiff1d(y[n:], own)):
         raise ValueError(f"{what}: class {str(odd[0])!r} of the test part has no training images; remove it or add some")
     if isinstance(names, Sequence) and y.dtype.kind in 'iu' and not 0 <= own[0] <= own[-1] < len(names):
-        raise ValueError(f"{what}: labels from {own[0]} to {own[-1]}, and names of {len(names)} classes; name every class")
+        raise ValueError(f"{what}: labels from {own[0]} to {own[-1]}, and {len(names)} names of classes; name every class")
     k = np.concatenate([to.reshape(-1), np.searchsorted(own, y[n:])])
     return torch.as_tensor(k, dtype=torch.int64), tuple(str(names[o]) if names is not None else str(o) for o in own.tolist())
 
@@ -331,7 +332,7 @@ def unpack(ds:Any, # a map-style dataset of (image, label), or a pair of arrays 
                          "a list of (image, label) pairs will do")
     row = lambda r: (r.get('img', r.get('image')), r.get('fine_label', r.get('label'))) if isinstance(r, dict) else r
     rows = [row(ds[i]) for i in range(len(ds))]
-    if odd := [i for i,r in enumerate(rows) if not isinstance(r, Sequence) or len(r) < 2 or not is_image(r[0])]:
+    if odd := [i for i,r in enumerate(rows) if not isinstance(r, Sequence) or len(r) < 2 or not is_image(r[0]) or r[1] is None]:
         raise ValueError(f"source: item {odd[0]} of a {type(ds).__name__} is no pair of an image and a label; "
                          "in a dict the image is img or image, and its label is label or fine_label")
     xs = [pixels(x, size) if isinstance(x, Image.Image) else as_images(x[None], f'source: item {i}')[0] for i,(x,*_) in enumerate(rows)]

@@ -83,8 +83,7 @@ def learned_points(m:Model, rows:Rows,
                    S:Rows, loss:Callable, # S: where to begin; loss: `(S, q, tau, gen) -> scalar`, q: Laplace's Gaussian of S
                    sd:float=1., steps:int=300, lr:float=.1, # deviation of the prior
                    begin:int=1000, # rows that the first, wide posterior is worth; at least N: no temperature
-                   classes:int=0, # as in `long_chains`
-                   seed:int=0, look:Callable=None) -> Rows: # look: `(step, S)`, after each step
+                   seed:int=0, look:Callable=None, classes:int=0) -> Rows: # look: `(step, S)` after each step; classes: as in `long_chains`
     "Points and weights, and labels that are numbers, that go down a loss"
     u, y, v = S.x.clone().requires_grad_(), S.y.clone().requires_grad_(m.wants=='number'), torch.zeros_like(S.w).requires_grad_()
     gen, opt = stream(seed, 'points'), torch.optim.Adam([t for t in (u, y, v) if t.requires_grad], lr)
@@ -116,17 +115,17 @@ def in_total(m:Model, S:Rows, pos:Tensor, sd:float=1., rounds:int=5, draws:int=1
 # %% ../nbs/844_points.ipynb #2fea3e5e
 def psvi(m:Model, rows:Rows, M:int, # points
          sd:float=1., steps:int=300, lr:float=.1, samples:int=64, batch:int=1000, # draws of q, and rows, of a step
-         flights:int=0, begin:int=1000, classes:int=0, seed:int=0, look:Callable=None) -> Rows: # as in `moved_on` and `learned_points`
+         flights:int=0, begin:int=1000, seed:int=0, look:Callable=None, classes:int=0) -> Rows: # as in `moved_on` and `learned_points`
     "Pseudo-points by sparse variational inference"
     def loss(S, q, tau, gen):
         z = white(torch.randn(samples, len(q.mean), generator=gen, dtype=S.x.dtype))
         now = Rows(*(t.detach() for t in S))
         return psvi_loss(m, S, rows, moved_on(m, now, q, z, sd, flights, gen), batch, gen, tau)
-    return learned_points(m, rows, some_rows(rows, M, stream(seed, 'start')), loss, sd, steps, lr, begin, classes, seed, look)
+    return learned_points(m, rows, some_rows(rows, M, stream(seed, 'start')), loss, sd, steps, lr, begin, seed, look, classes)
 
 def contrastive(m:Model, rows:Rows, M:int, pos:Tensor, # draws (n,P) of the data's posterior
                 sd:float=1., steps:int=300, lr:float=.1, samples:int=64, # as in `psvi`
-                flights:int=0, begin:int=1000, classes:int=0, seed:int=0, look:Callable=None) -> Rows: # likewise
+                flights:int=0, begin:int=1000, seed:int=0, look:Callable=None, classes:int=0) -> Rows: # likewise
     "Pseudo-points by contrastive divergence"
     p = gaussian_of(pos)
     L = torch.linalg.cholesky(p.cov)
@@ -134,5 +133,5 @@ def contrastive(m:Model, rows:Rows, M:int, pos:Tensor, # draws (n,P) of the data
     def loss(S, q, tau, gen):
         z, now = white(noise[torch.randint(len(pos), (samples,), generator=gen)]), Rows(*(t.detach() for t in S))
         return cd_loss(m, S, p.mean + tau**.5*z@L.T, moved_on(m, now, q, z, sd, flights, gen))
-    S = learned_points(m, rows, some_rows(rows, M, stream(seed, 'start')), loss, sd, steps, lr, begin, classes, seed, look)
+    S = learned_points(m, rows, some_rows(rows, M, stream(seed, 'start')), loss, sd, steps, lr, begin, seed, look, classes)
     return S if flights else in_total(m, S, pos, sd) # it trusts Laplace's Gaussian, too

@@ -125,9 +125,9 @@ def begin(out:Path, head:dict, # what was asked for
     "Start a run's folder, or say whether there is a state to continue from; options of a resumed run must agree"
     path, checkpoint = out/'config.json', out/'checkpoint.safetensors'
     free_for(out, resume)
-    old = json.loads(path.read_text()) if not resume and path.exists() and (out/'coreset.safetensors').exists() else head
-    if any(old.get(k)!=v for k,v in head.items() if k not in HOW):
-        raise ValueError(f"out: {out} holds a run already; choose another folder")
+    old = defaults | json.loads(path.read_text()) if not resume and path.exists() and (out/'coreset.safetensors').exists() else head
+    if odd := [k for k,v in head.items() if k not in (*HOW, 'streams') and old.get(k)!=v]:
+        raise ValueError(f"out: {out} holds a run already, with {odd[0]} = {old.get(odd[0])!r}; choose another folder")
     if resume and not path.exists(): raise FileNotFoundError(f"resume: there is no run in {out}; leave --resume away to start one")
     have = dict(streams=1) | defaults | json.loads(path.read_text()) if resume else head
     what = lambda v: unformatted(v) if isinstance(v, dict) else v # options of the experts

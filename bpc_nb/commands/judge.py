@@ -31,7 +31,7 @@ from ..show import can_draw
 from ..spaces import space_of
 from ..teacher import SPEC, images_alone, relabelled, squeezed, teacher_of, training_for
 from ..vectors import is_table
-from .shell import apart_from, as_lines, dashed, data_from, dumps, loading, mean_percent, options, table
+from .shell import apart_from, as_lines, as_typed, dashed, data_from, dumps, loading, mean_percent, options, table
 
 # %% ../../nbs/968_judge_commands.ipynb #e9d60faf
 def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, or where they are; given: what was typed
@@ -161,7 +161,8 @@ def drawn_at(at:Path, suffix:str) -> Path: # at: of a coreset
     "Where its contents are drawn by default; a table there may be somebody's own, except in a run's folder"
     to = at.with_suffix(suffix)
     if suffix!='.png' and to.exists() and at.name!='coreset.safetensors':
-        raise ValueError(f"out: {to} is there already, and may be a table of your own; name another file with --out")
+        raise ValueError(f"out: {to} is there already, and may be a table of your own; "
+                         "name another file with --out, or this one to write over it")
     return to
 
 def bpc_show(file:str, # a coreset, or its run's folder
@@ -237,6 +238,7 @@ def bpc_relabel(file:str, # a coreset, as `bpc distill` writes it, or its run's 
                 json:bool=False, # print one JSON object
                 **given:Any) -> dict|str:
     "Store what a teacher says of a coreset's images, for `bpc evaluate FILE --evaluator soft --set labels=...`"
+    typed = as_typed({k:v for k,v in dict(data=data, net=net).items() if v})
     S, how = Coreset.load(file := coreset_at(file)), {k:given.pop(k) for k in options_of(relabelled) if k in given}
     out = apart_from(file, out)
     data, device = data_of(images_alone(S), data, given), auto(device)
@@ -250,7 +252,7 @@ def bpc_relabel(file:str, # a coreset, as `bpc distill` writes it, or its run's 
     found = L.how | dict(labels=str(out), bytes=L.p.nbytes, bytes_of_images=S.x.numel())
     if json: return found
     return (f"{out}: {L.p.nbytes/1e3:.0f} kB of labels ({len(L.p)} epochs) for {S.x.numel()/1e3:.0f} kB of 8-bit images, by {by.name}\n"
-            f"next: bpc evaluate {shlex.quote(str(file))} --evaluator soft --set labels={shlex.quote(str(out))}")
+            "next: " + ' '.join(['bpc evaluate', shlex.quote(str(file)), '--evaluator soft --set', shlex.quote(f'labels={out}'), *typed]))
 
 # %% ../../nbs/968_judge_commands.ipynb #a8b91926
 def bpc_poison(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file

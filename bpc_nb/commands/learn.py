@@ -47,12 +47,14 @@ CHOSEN = 'chosen.json' # in a run's folder: what was chosen for it
 def run_before(out:str|None, method:str, source:str, ipc:int, seed:int, resume:bool,
                asked:dict) -> dict|None: # out: None, where it lies by default
     "The options and choices of an earlier run, or None; a run without `config.json` counts only if the same options are asked"
+    mine = dict(method=method, ipc=ipc, seed=seed)
     for folder in [Path(out)] if out else sorted(Path('runs').glob(f'{method}-*-{ipc}-{seed}')):
         chosen, config = (read_json(folder/name) for name in (CHOSEN, 'config.json'))
         found = chosen | config
-        if (chosen.get('run', {}) | config).get('method', method)!=method and not out: continue # cd-*-1-0 is a name of cd-layers, too
-        if not out and (found.get('recipe') or {}).get('source')!=place_of(source): continue
-        if found and (resume or not config and chosen['asked']==json.loads(json.dumps(asked))): return found
+        here = (found.get('recipe') or {}).get('source')==place_of(source)
+        if not out and not (here and (chosen.get('run', {}) | config).get('method', method)==method): continue # cd-*-1-0: also cd-layers
+        same = here and chosen.get('run', mine)==mine and chosen.get('asked')==json.loads(json.dumps(asked))
+        if found and (resume or not config and same): return found
     if resume: raise FileNotFoundError(f"resume: there is no run in {out or 'runs'} to go on with; leave --resume away to start one")
     return None
 

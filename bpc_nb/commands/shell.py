@@ -19,7 +19,9 @@ from fastcore.docments import docments
 from ..auto import as_format
 from ..core import choose, likeliest
 from ..data import Data, load
+from ..images import parts
 from ..options import plain, rules
+from ..vectors import table_files
 
 # %% ../../nbs/966_shell.ipynb #e5c7ae75
 def text_reader(what:str, kind:Callable) -> Callable: # 'a whole number', int
@@ -149,8 +151,7 @@ def place_of(source:str) -> str:
 def outside_of(source:str, place:str|Path, what:str='out') -> None: # source: of the data; place: where something will be written
     "One sentence where a folder that is written would be read as a class"
     at, to = Path(source).expanduser(), Path(place).expanduser().resolve()
-    read = [d for d in (at/'train', at/'test', at/'val') if d.is_dir()] or [at]
-    if at.is_dir() and any(d.resolve() in (to, *to.parents) for d in read):
+    if at.is_dir() and not table_files(at) and any(d.resolve() in (to, *to.parents) for d in parts(at) if d):
         raise ValueError(f"{what}: {place} lies in the folder of the data, where it would be read as a class; "
                          f"name a place outside of it with {dashed(what)}")
 
