@@ -384,14 +384,15 @@ def test_tags_are_of_the_days_that_the_changelog_names(tmp_path):
         ['git', '-c', 'user.name=a', '-c', 'user.email=a@b', *words], cwd=tmp_path, capture_output=True, text=True, check=True,
         env=os.environ | dict(GIT_COMMITTER_DATE=f'{day}T12:00:00Z', GIT_AUTHOR_DATE=f'{day}T12:00:00Z')).stdout.strip()
     tags = lambda: subprocess.run([sys.executable, ROOT/'.ci'/'tags'], cwd=tmp_path, capture_output=True, text=True)
-    def commit(version, day):
+    def commit(version, day, new=''):
         (tmp_path/'settings.ini').write_text(f'[DEFAULT]\nversion = {version}\n# {len(git("rev-list", "--all"))}\n')
-        (tmp_path/'CHANGELOG.md').write_text('# Changelog\n\n## Unreleased\n\n## 0.1.0, 2026-01-02\n')
+        (tmp_path/'CHANGELOG.md').write_text(f'# Changelog\n\n{new}## 0.1.0, 2026-01-02\n')
         git('add', '.'); git('commit', '-qm', version, day=day)
         return git('rev-parse', 'HEAD')
     git('init', '-q')
     commit('0.1.0', '2026-01-01')
     last = [commit('0.1.0', '2026-01-02') for _ in range(2)][-1]
+    commit('0.1.0', '2026-01-02', '## Unreleased\n\n') # what came after the release on that day
     commit('0.2.0', '2026-01-02'); commit('0.2.0', '2026-01-03')
     assert tags().returncode == 0 and git('rev-parse', 'v0.1.0^{commit}') == last and git('tag').split() == ['v0.1.0']
     assert tags().stdout == '' # once is enough

@@ -18,7 +18,7 @@ from ..energy import learned
 from ..learn import SECOND, Leaf, Learner, Method, Task, by_loss
 from .cd import RECIPES as CD
 from .fkl import TABLE2
-from ..options import Count, Natural, NonNegative, Positive, one_of
+from ..options import Count, NonNegative, Positive, one_of
 from ..unroll import descent, path
 
 # %% ../../nbs/450_wasserstein.ipynb #5275cf90
