@@ -21,10 +21,11 @@ from typing import Any, Callable, NamedTuple
 import torch
 from torch import Tensor
 
+from .auto import FORMATS
 from .core import Coreset, choose, label_kind, registry, stream, write_atomic
 from .corrupt import corrupted
 from .data import Data, Split, sources
-from .distill import distill, known_to
+from .distill import OF_EXPERTS, distill, known_to
 from .evaluate import PROTOCOLS, SIAMESE, examples_of, matched, predict, real_beside, students
 from .fast import accelerate
 from .metrics import Diverged, accuracy, ece, nll
@@ -319,7 +320,10 @@ def sound_shadows(S:Coreset, runs:int) -> tuple: # (method, ipc, its options)
     if method not in registry() or not ipc:
         raise ValueError(f"shadows: the file says method {method!r}, which is not one of the book; leave shadows out")
     if runs < 16: raise ValueError(f"shadows: found {runs}; at least 16 are needed to compare runs with an image and runs without it")
-    return method, ipc, {k:v for k,v in S.meta.items() if k in known_to(registry()[method]) and k!='experts'}
+    own = S.meta.get('experts') or {}
+    experts = {k:own[k] for k in OF_EXPERTS if k in own and k not in ('seed','group',*FORMATS)}
+    others = {k:v for k,v in S.meta.items() if k in known_to(registry()[method]) and k!='experts'}
+    return method, ipc, others | (dict(experts=experts) if experts else {})
 
 # %% ../nbs/878_audit.ipynb #f9314083
 def audited(S:Coreset, data:Data, net:str|Network=None,

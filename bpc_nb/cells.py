@@ -26,6 +26,7 @@ from .learn import ENERGY, Method
 from .networks import NETWORKS, SERIAL, network
 from .options import options_of, whole
 from .predictive import POSTERIORS
+from .vectors import is_table
 
 # %% ../nbs/947_cells.ipynb #b4b16b9b
 CELL = dict(method=DEFAULT, data='digits', ipc=1, seed=0, fold=None, zca=False, size=None, protocol='dc', runs=5, evaluator='students')
@@ -58,6 +59,9 @@ def check_cell(cell:dict) -> dict: # fields with their defaults -> with its conf
     for k,kind,said in WRITTEN:
         if k in cell: written_as(k, cell[k], kind, said)
     as_size(cell['size'])
+    if is_table(cell['data']):
+        raise ValueError(f"data: {cell['data']} is a table, and a cell cannot name the column of its classes; "
+                         f"give `bpc distill {cell['data']} --label COLUMN` instead")
     if not Path(cell['data']).expanduser().exists(): choose(cell['data'], ['digits', *NAMED, *TEXTS], 'data')
     config = configure(cell['method'], cell['data'], cell['ipc'], **own(cell))
     for p in cell.get('posteriors', []): choose(p, POSTERIORS, 'posterior')

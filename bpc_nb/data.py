@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['ZCA_LIMIT', 'Split', 'Data', 'draw', 'of_table', 'by_class', 'pairs', 'weights_by_class', 'deal', 'hold', 'apart',
            'too_few', 'float_batches', 'normaliser', 'whitening', 'fit', 'apply', 'standardiser', 'read_rows',
-           'of_images', 'parts_of', 'share_of_rare', 'load_text', 'origin', 'limits', 'recipe_of', 'noted', 'parted',
-           'load', 'same', 'sources', 'all_classes', 'same_table', 'listed', 'refit', 'other_split', 'match',
+           'of_images', 'parts_of', 'share_of_rare', 'load_text', 'origin', 'limits', 'place_of', 'recipe_of', 'noted',
+           'parted', 'load', 'same', 'sources', 'all_classes', 'same_table', 'listed', 'refit', 'other_split', 'match',
            'in_words_of', 'overview']
 
 # %% ../nbs/110_data.ipynb #a2fa17d6
@@ -292,6 +292,11 @@ def origin(checksum:str, recipe:dict) -> str:
 def limits(x:Tensor) -> list:
     "The darkest and the brightest value, 8-bit values scaled to [0,1]"
     return [round(float(v)/(255 if x.dtype==torch.uint8 else 1), 4) for v in x.aminmax()]
+
+def place_of(source:str) -> str:
+    "What a run remembers of where its data is"
+    path = Path(source).expanduser()
+    return str(path.resolve()) if path.exists() else str(source)
 
 def recipe_of(source:Any, *asked:dict) -> dict: # options by name
     "What decides what is loaded, from plain values"

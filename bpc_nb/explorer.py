@@ -374,14 +374,14 @@ def predicting(views:list, step:Callable) -> tuple: # step: `() -> outer step`
         '', said('press train: a network learns from the images above and predicts the test images')))
     def draw(_=None):
         for v,f in zip(views, figures):
-            if v.probs is not None: f.value = as_html(draw_prediction(v.probs, v.data, i.value))
+            if v.probs is not None: f.value = as_html(draw_prediction(v.probs, v.data, min(i.value, len(v.probs)-1)))
     def train(_=None):
         for v,note in zip(views, notes):
             note.value = said('training ...')
             try: v.predict(step(), judge.value)
             except (ValueError, OSError, AttributeError) as e: note.value = said(e); continue
             r, y = summary(v.probs, v.data.test.y), v.data.test.y
-            i.max = len(y)-1
+            i.max = max(len(w.probs) for w in views if w.probs is not None) - 1
             note.value = (as_html(show_reliability({judge.value:v.probs}, y))
                           + said(f"accuracy {100*r['accuracy']:.1f} %, NLL {r['nll']:.3f}, ECE {r['ece']:.3f}, "
                                  f"Brier {r['brier']:.3f} on {len(y)} test images, from the images at step {step()}"))

@@ -15,12 +15,14 @@ from torch import Generator, Tensor
 from .core import stream
 from .data import Data, Split
 from .networks import Network
+from .options import whole
 
 # %% ../nbs/874_later.ipynb #ef0da46b
 def arrivals(data:Data, stages:int=5, order:int=0, # as many classes in each stage; number of the order, 0 to 4 in the tables
             ) -> list: # of tuples of names
     "Which classes come when"
-    if data.K%stages: raise ValueError(f"stages: {data.K} classes cannot come in {stages} equal parts; take a number that divides {data.K}")
+    if data.K%whole('stages', stages, 1):
+        raise ValueError(f"stages: {data.K} classes cannot come in {stages} equal parts; take a number that divides {data.K}")
     names = [data.classes[i] for i in torch.randperm(data.K, generator=stream(order, 'order')).tolist()]
     n = data.K//stages
     return [tuple(names[i*n:(i+1)*n]) for i in range(stages)]
@@ -57,4 +59,4 @@ def go_on(net:Network, theta:Tensor, # the network of the last stage, (P,)
 def lost_since(accuracies:list) -> float: # of each stage a list: accuracy on every group that has come, the first first
     "What the groups have lost since they came"
     last = accuracies[-1]
-    return sum(of[-1] - last[k] for k,of in enumerate(accuracies[:-1]))/(len(accuracies) - 1)
+    return sum(of[-1] - last[k] for k,of in enumerate(accuracies[:-1]))/max(1, len(accuracies) - 1)

@@ -38,7 +38,7 @@ from .metrics import Diverged
 from .networks import network
 from .options import options_of, whole
 from .ranks import auto
-from .runs import looks
+from .runs import file_at, looks
 from .show import figure, tidy
 
 if TYPE_CHECKING: from matplotlib.figure import Figure # a command that draws nothing starts without matplotlib
@@ -347,9 +347,10 @@ def quality(data:str='digits', # a data set's name, a folder of class folders, a
            ) -> dict: # rows, control, and how they were measured
     "Accuracy of fresh students against the seconds of all work, for every method"
     if not seconds > 0: raise ValueError(f"seconds: found {seconds}; expected a number above 0, such as 60")
+    whole('points', points, 1)
     names, peers = named_methods(methods), with_options([peer_at(p) for p in as_list(peer or [])], peer_options)
-    device, D = auto(device), data if isinstance(data, Data) else load(data)
-    by = clock_for(device)
+    if not names and not peers: raise ValueError("methods: none is named, and no peer; nothing would be measured")
+    D, by = data if isinstance(data, Data) else load(data), clock_for(device := auto(device))
     judge, said, control = judge_of(D, ipc, net or usual(D.name, 'net'), protocol, runs, seed, device)
     todo = {p.title:partial(run_peer, p, D, ipc, seconds, by, seed, device) for p in peers}
     with empty_cache():
@@ -470,10 +471,13 @@ def bpc_bench(quick:bool=False, # digits, a narrow network, float32 only: under 
     "Time and memory of our steps and others', or accuracy against seconds"
     f = of_kind(given.get('kinds', 'step'), {k:v for k,v in given.items() if k!='kinds'})
     if png and f is bench: raise ValueError("png: only --kinds quality is drawn; give it with that")
+    for option,path in ('out', out), ('png', png):
+        if path: file_at(path, option).parent.mkdir(parents=True, exist_ok=True)
+    if png and (kind := Path(png).suffix[1:]) not in {'', *figure()[0].canvas.get_supported_filetypes()}:
+        raise ValueError(f"png: no picture is written as .{kind}; name a file that ends in .png")
     asked = {k:v for k,v in given.items() if f is bench or k!='kinds'}
     found = f(**((QUALITY_QUICK if f is quality else QUICK) if quick else {}) | asked)
     if out:
-        Path(out).parent.mkdir(parents=True, exist_ok=True)
         with open(out, 'a') as file: file.write(dumps(found) + '\n')
     if png: draw_quality(found).savefig(png)
     return found if json else (quality_report if f is quality else report)(found)

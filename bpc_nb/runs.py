@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TENSORS', 'LOOKS', 'HOW', 'save_state', 'load_state', 'renamed', 'looks', 'keep_look', 'forget', 'note', 'how',
-           'free_for', 'ended', 'begin', 'held']
+           'writable', 'file_at', 'free_for', 'ended', 'begin', 'held']
 
 # %% ../nbs/405_runs.ipynb #509ef061
 import json, math, os, tempfile
@@ -106,13 +106,23 @@ def how(out:Path, resume:bool, streams:int|None) -> tuple: # (resume, streams)
     one_each(streams)
     return resume, streams
 
+def writable(place:str|Path, option:str='out') -> None: # option: that named it
+    "One sentence, before any work, for a folder that cannot be written to"
+    there = next(p for p in (Path(place), *Path(place).absolute().parents) if p.exists())
+    try: tempfile.TemporaryFile(dir=there).close()
+    except OSError as e: raise OSError(f"{option}: could not write to {there} ({e.strerror}); choose another folder") from None
+
+def file_at(path:str|Path, option:str='out') -> Path: # option: that named it
+    "A file that can be written, or one sentence before any work"
+    if Path(path).is_dir(): raise ValueError(f"{option}: {path} is a folder; name a file in it")
+    writable(Path(path).absolute().parent, option)
+    return Path(path)
+
 def free_for(out:Path, resume:bool) -> None:
     "One sentence, before any work, for a folder that holds another run or cannot be written to"
     if not resume and (out/'checkpoint.safetensors').exists():
         raise ValueError(f"out: {out} holds a run already; continue it with --resume or choose another folder")
-    there = next(p for p in (out, *out.absolute().parents) if p.exists())
-    try: tempfile.TemporaryFile(dir=there).close()
-    except OSError as e: raise OSError(f"out: could not write to {there} ({e.strerror}); choose another folder") from None
+    writable(out)
 
 def ended(out:Path, step:int) -> None:
     "Note in a run's config that the clock, or a callback, ended it at a step"
@@ -133,8 +143,9 @@ def begin(out:Path, head:dict, # what was asked for
     what = lambda v: unformatted(v) if isinstance(v, dict) else v # options of the experts
     for k in head:
         if k in HOW or k=='steps' and have.get(k, 0) <= head[k]: continue
-        if what(have.get(k))!=what(head[k]): raise ValueError(f"resume: the run in {out} has {k} = {have.get(k)!r}, not {head[k]!r}; "
-                                                  "keep the options of a run, only steps may grow")
+        if what(have.get(k))==what(head[k]): continue
+        advice = 'name the folder of its experts again' if k=='buffer' else 'keep the options of a run, only steps may grow'
+        raise ValueError(f"resume: the run in {out} has {k} = {have.get(k)!r}, not {head[k]!r}; {advice}")
     write_atomic(path, lambda tmp: Path(tmp).write_text(json.dumps(head, indent=1)))
     if not (resume and checkpoint.exists()): forget(out)
     return resume and checkpoint.exists()

@@ -23,6 +23,7 @@ from .options import whole
 from .learn import begun, learner_of, outer_step, streams_of, task_of
 from .networks import network
 from .ranks import auto, dealt, once, total, world
+from .runs import file_at
 
 # %% ../nbs/940_scale.ipynb #effabf1c
 def reduced(M:int, shape:tuple) -> int: # images and their shape
@@ -91,6 +92,7 @@ def bpc_scale(ipc:int=10, # images per class
               json:bool=False, # print one JSON object
              ) -> dict|str:
     "Time of an outer step on as many ranks as torchrun starts"
+    if out: file_at(out)
     r = time_step(ipc, L, (1,8,8) if quick else (3,32,32), net, steps, bf16, compile, auto(device))
     def write():
         Path(out).parent.mkdir(parents=True, exist_ok=True)

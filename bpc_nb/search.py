@@ -15,7 +15,7 @@ from typing import Any, Callable
 from .core import cache_folder, provenance, registry, write_atomic
 from .distill import distill
 from .cells import CELL, bare, cell_options, cells, combinations, key, named, own
-from .grid import afresh, cell_data, each, ready_data, runs_of, settle, until
+from .grid import afresh, cell_data, each, end_of, ready_data, runs_of, settle, until
 from .lines import add, done, file_for, line_files, lines
 from .images import NAMED, TEXTS
 from .options import whole
@@ -132,8 +132,7 @@ def search(
     device:str='auto', progress:bool=True,
 ) -> list: # lines of the last rung, the best first; [] if it is not finished
     "Halve candidates by validation accuracy, rung by rung; what has a line is not run again"
-    path, runs, of = file_for('search', results), runs_of(results, runs), space(file)
-    end = time.monotonic() + 60*(float('inf') if minutes is None else minutes)
+    path, runs, of, end = file_for('search', results), runs_of(results, runs), space(file), end_of(minutes)
     alive = drawn([*of], candidates, seed)
     first, every = of[alive[0]], [candidate_of(of[k][0]) for k in alive]
     axes, rungs = ([k for k in every[0] if len({named(r.get(k)) for r in every}) > 1],

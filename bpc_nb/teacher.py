@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['TRAINED', 'SHORTER', 'SPEC', 'SEEN', 'EVALUATORS', 'Teacher', 'with_statistics', 'averaged', 'teacher_in',
            'training_of', 'squeezed', 'observed', 'by_layer', 'mixed', 'mixtures', 'answers', 'soft_energy', 'Labels',
-           'fingerprint', 'images_alone', 'relabelled', 'read_labels', 'teacher_of', 'training_for', 'Lesson', 'online',
-           'from_file', 'learners', 'by_teacher', 'label_bytes']
+           'fingerprint', 'images_alone', 'relabelled', 'stored_labels', 'read_labels', 'teacher_of', 'training_for',
+           'Lesson', 'online', 'from_file', 'learners', 'by_teacher', 'label_bytes']
 
 # %% ../nbs/800_squeeze.ipynb #8000a004
 import hashlib, json
@@ -160,12 +160,16 @@ def relabelled(S:Coreset, t:Teacher, epochs:int=300, # passes of a student over 
                                  augment=augment, seed=seed, device=S.x.device.type))
 
 # %% ../nbs/800_squeeze.ipynb #800000a1
-def read_labels(path:str|Path, S:Coreset, K:int=None) -> Labels: # S: whose labels they must be; K: number of classes, where it is known
-    "Stored labels, or one sentence for what is not that"
+def stored_labels(path:str|Path) -> Labels:
+    "Labels of any images, or one sentence for what is not that"
     try:
-        with safe_open(path, 'pt') as f: L = Labels(f.get_tensor('p'), json.loads(f.metadata()['bpc']))
+        with safe_open(path, 'pt') as f: return Labels(f.get_tensor('p'), json.loads(f.metadata()['bpc']))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         raise ValueError(f"labels: {path} is no file of stored labels; `bpc relabel` makes one") from None
+
+def read_labels(path:str|Path, S:Coreset, K:int=None) -> Labels: # S: whose labels they must be; K: number of classes, where it is known
+    "Stored labels of these images, or one sentence"
+    L = stored_labels(path)
     if L.how.get('images')!=fingerprint(S):
         raise ValueError(f"labels: {path} is about other images; make labels of these with `bpc relabel`")
     if (made := L.how.get('device', 'cpu'))!=S.x.device.type:

@@ -80,7 +80,7 @@ def entire(name:str, a:Any) -> Any: # pyarrow's column; the same, decoded
     "One sentence for a column with missing or infinite values"
     import pyarrow as pa
     if pa.types.is_dictionary(a.type): a = a.cast(a.type.value_type)
-    v = a.cast(pa.float64()).to_numpy() if kind_of(a)=='number' else np.zeros(0)
+    v = a.cast(pa.float64(), safe=False).to_numpy() if kind_of(a)=='number' else np.zeros(0)
     lost = max(a.null_count, int(np.isnan(v).sum())) # a null is NaN to numpy
     if lost: raise ValueError(f"source: column {name!r} has {lost} missing {'value' if lost==1 else 'values'} in {len(a)} rows; "
                               "fill them in, or leave out these rows or the column")
@@ -134,7 +134,8 @@ def labels_of(t:Any, label:str) -> list: # pyarrow's table, name of the column
     choose(label, t.column_names, 'label')
     a = entire(label, t[label])
     kind, values = kind_of(a), a.to_pylist()
-    if not kind: raise ValueError(f"label: column {label!r} holds {a.type}; expected texts, whole numbers or true and false")
+    if not kind: raise ValueError(f"label: column {label!r} holds {a.type}; expected texts, whole numbers or true and false"
+                                  + '; is the file saved as UTF-8?'*(str(a.type)=='binary'))
     if kind=='number' and len({*values}) > CLASSES:
         raise ValueError(f"label: column {label!r} holds {len({*values})} different numbers, and a class needs a name: "
                          "for a regression name its model, --model linear or poisson, or choose another column")

@@ -53,6 +53,8 @@ def test_from_a_file_to_a_recipe_without_the_test_set(bpc, file, tmp_path, monke
 
 def test_no_time(bpc, file, tmp_path):
     assert bpc('search', file(SPACE), '--device', 'cpu', '--minutes', 0)[1] == 'not finished: give the same command again\n'
+    for odd in 'nan', '-1', '1e15':
+        assert bpc('search', file(SPACE), f'--minutes={odd}')[2].startswith(f'bpc: minutes: found {float(odd):g}; expected a number')
 
 
 def test_stopped_in_the_middle(bpc, file, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ABOUT', 'data_of', 'coreset_at', 'beside_random', 'judges', 'lost_in_8bit', 'seen_before', 'bpc_evaluate',
            'bpc_predictive', 'use_of', 'use_in_words', 'drawn_at', 'bpc_show', 'bpc_transfer', 'bpc_whole',
-           'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'bpc_rank', 'bpc_audit']
+           'sound_labels', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'bpc_rank', 'bpc_audit']
 
 # %% ../../nbs/968_judge_commands.ipynb #74238a88
 import inspect, os, shlex, warnings
@@ -27,11 +27,13 @@ from ..poison import inspected, poison, sound_attack, sound_inspection, suspicio
 from ..predictive import POSTERIORS, predictive
 from ..rank import TRAINING, in_order_of_score, networks_of
 from ..ranks import auto
+from ..runs import file_at
 from ..show import can_draw
 from ..spaces import space_of
-from ..teacher import SPEC, images_alone, relabelled, squeezed, teacher_of, training_for
+from ..teacher import SPEC, fingerprint, images_alone, relabelled, squeezed, stored_labels, teacher_of, training_for
 from ..vectors import is_table
-from .shell import apart_from, as_lines, as_typed, dashed, data_from, dumps, loading, mean_percent, options, table
+from .shell import apart_from, as_lines, as_typed, dashed, data_from, dumps, loading, mean_percent, options, read_json
+from .shell import table
 
 # %% ../../nbs/968_judge_commands.ipynb #e9d60faf
 def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, or where they are; given: what was typed
@@ -204,6 +206,8 @@ def bpc_transfer(file:str, # a coreset, as `bpc distill` writes it, or its run's
     rows = transfer(file, data, specs, results, protocol or 'dc', runs, seed, auto(device), evaluator, not json, **set)
     if json: return rows
     def beside(r): return mean_percent(r, '_random') if 'accuracy_mean_random' in r else ''
+    if len(rows) < len({*specs}):
+        raise ValueError("nets: another process is testing this coreset; give the command again when it has ended")
     scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), beside(r)])) for r in rows]
     r = rows[0]
     way = f"protocol {r['protocol']}" if evaluator=='students' else f'evaluator {evaluator}'
@@ -229,6 +233,13 @@ def bpc_whole(data:str='digits', # a data set's name, a folder of class folders,
     return r if json else f"{mean_percent(r)} %: {how}"
 
 # %% ../../nbs/968_judge_commands.ipynb #97t00003
+def sound_labels(out:Path, S:Coreset) -> None: # S: the images
+    "One sentence where labels would be written over something else than labels of the same images"
+    if not out.exists(): return
+    try: about = stored_labels(out).how.get('images')
+    except ValueError: about = None
+    if about!=fingerprint(S): raise ValueError(f"out: {out} is there already, and holds no labels of these images; name another file")
+
 def bpc_relabel(file:str, # a coreset, as `bpc distill` writes it, or its run's folder
                 out:str='labels.safetensors', # file of the labels
                 data:str=None, # where its data is (default: as the coreset says)
@@ -240,8 +251,8 @@ def bpc_relabel(file:str, # a coreset, as `bpc distill` writes it, or its run's 
     "Store what a teacher says of a coreset's images, for `bpc evaluate FILE --evaluator soft --set labels=...`"
     typed = as_typed({k:v for k,v in dict(data=data, net=net).items() if v})
     S, how = Coreset.load(file := coreset_at(file)), {k:given.pop(k) for k in options_of(relabelled) if k in given}
-    out = apart_from(file, out)
-    data, device = data_of(images_alone(S), data, given), auto(device)
+    sound_labels(out := apart_from(file, out), images_alone(S))
+    data, device = data_of(S, data, given), auto(device)
     check_all(how, parameters(relabelled))
     if S.decode!='identity': raise ValueError(f"file: its images are stored by {S.decode}, and labels are of images as they are; "
                                               "ask the teacher instead, with --protocol soft")
@@ -265,7 +276,7 @@ def bpc_poison(data:str='digits', # a data set's name, a folder of class folders
                json:bool=False, # print one JSON object
                **given:Any) -> dict|str:
     "Make an attack: images and a step that make trained networks forget a class"
-    if Path(out).exists(): raise ValueError(f"out: {out} is there already; name another file")
+    if file_at(out).exists(): raise ValueError(f"out: {out} is there already; name another file")
     d = data_from(data, given)
     sound_attack(d, attacked, target, **given)
     net = network(net or (usual(d.name, 'net') if len(d.shape)==3 else default_net(d.shape)), d.shape, d.K)
@@ -347,15 +358,17 @@ def bpc_audit(file:str, # a coreset, from wherever it comes, or its run's folder
     if out and Path(out).suffix=='.json':
         raise ValueError(f"out: {out} is the name of the JSON file beside the page; name the page, as {Path(out).with_suffix('.html')}")
     S, how = Coreset.load(at := coreset_at(file)), {k:given.pop(k) for k in options(audited) if k in given}
-    d = data_of(S, data, given)
-    keep = (out := apart_from(at, out or at.with_suffix('.html'))).with_suffix('.students')
+    out, beside = apart_from(at, out or at.with_suffix('.html')), Path(out or at).with_suffix('.json')
+    if (out.exists() or beside.exists()) and 'answers' not in read_json(beside):
+        raise ValueError(f"out: {out if out.exists() else beside} is there already, and is no audit's; name another page")
+    d, keep = data_of(S, data, given), out.with_suffix('.students')
     try: found = audited(S, d, net, device=auto(device), progress=not json, keep=keep, **how)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped; the students so far are kept in {keep}, give the same command again to go on" if keep.exists()
                                 else "stopped before the first student was kept; nothing was written") from None
     (S, d, _), text = matched(S, d, net), dumps(found, indent=1)
     write_atomic(out, lambda tmp: Path(tmp).write_text(page(found, S, d, at.name), encoding='utf-8'))
-    write_atomic(out.with_suffix('.json'), lambda tmp: Path(tmp).write_text(text))
+    write_atomic(beside, lambda tmp: Path(tmp).write_text(text))
     rmtree(keep, ignore_errors=True)
     if json: return found
     rows = [('red' if a['red'] else '', a['part'], a['what'], *answer_in_words(a, found['examples'])) for a in found['answers']]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['whole_number', 'real_number', 'truth', 'switch', 'KINDS', 'METAVAR', 'ELSEWHERE', 'dumps', 'text_reader', 'literal',
            'nested_options', 'dashed', 'as_shells_do', 'as_typed', 'Option', 'options', 'meant', 'Switch', 'Parser',
-           'place_of', 'outside_of', 'data_from', 'loading', 'apart_from', 'table', 'as_lines', 'mean_percent',
+           'outside_of', 'data_from', 'loading', 'read_json', 'apart_from', 'table', 'as_lines', 'mean_percent',
            'spoken']
 
 # %% ../../nbs/966_shell.ipynb #b4be56fc
@@ -18,9 +18,10 @@ from fastcore.docments import docments
 
 from ..auto import as_format
 from ..core import choose, likeliest
-from ..data import Data, load
+from ..data import Data, load, place_of
 from ..images import parts
 from ..options import plain, rules
+from ..runs import file_at
 from ..vectors import table_files
 
 # %% ../../nbs/966_shell.ipynb #e5c7ae75
@@ -143,11 +144,6 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(why(name) or meant(name, self._option_string_actions))
 
 # %% ../../nbs/966_shell.ipynb #511b0c59
-def place_of(source:str) -> str:
-    "What a run remembers of where its data is"
-    path = Path(source).expanduser()
-    return str(path.resolve()) if path.exists() else str(source)
-
 def outside_of(source:str, place:str|Path, what:str='out') -> None: # source: of the data; place: where something will be written
     "One sentence where a folder that is written would be read as a class"
     at, to = Path(source).expanduser(), Path(place).expanduser().resolve()
@@ -168,11 +164,16 @@ def loading() -> dict:
     return options(load, skip=('source','seed','least'))
 
 # %% ../../nbs/966_shell.ipynb #88cb11f9
+def read_json(path:Path) -> dict: # nothing where there is none
+    "What a file says"
+    try: return json.loads(path.read_text())
+    except (OSError, ValueError): return {}
+
 def apart_from(file:str|Path, out:str|Path, what:str='coreset') -> Path: # what is read, where to write, what the first is
     "A place that is not what is read"
     same = Path(out).exists() and Path(file).exists() and Path(out).samefile(file) # a set's name is no file
     if same: raise ValueError(f"out: {out} is the {what} that is read; name another file")
-    return Path(out)
+    return file_at(out)
 
 # %% ../../nbs/966_shell.ipynb #d7e2eca1
 dumps = partial(json.dumps, default=str) # as one JSON document

@@ -104,6 +104,7 @@ RECIPES = { # (None, None) is for data of one's own
     ('digits', None): dict(net='convnet:width=64,depth=2', average=.98, steps=20, every=5, real=64, watch=20, most=10),
     ('mnist', None): dict(average=.98, select_runs=2, select_protocol='dc'),
     ('mnist', 1): dict(steps=40, every=10, real=64, watch=20, most=10), # for two cores
+    ('mnist', 10): dict(lr=1., steps=40, every=20, select_runs=1, real=64, watch=20, most=10),
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
     ('cifar10', 1): dict(steps=40, every=10, real=64, watch=20, most=10),
 }
