@@ -26,6 +26,7 @@ from .learn import ENERGY, Method
 from .networks import NETWORKS, SERIAL, network
 from .options import options_of, whole
 from .predictive import POSTERIORS
+from .text import is_text
 from .vectors import is_table
 
 # %% ../nbs/947_cells.ipynb #b4b16b9b
@@ -59,7 +60,7 @@ def check_cell(cell:dict) -> dict: # fields with their defaults -> with its conf
     for k,kind,said in WRITTEN:
         if k in cell: written_as(k, cell[k], kind, said)
     as_size(cell['size'])
-    if is_table(cell['data']):
+    if is_table(cell['data']) and not is_text(cell['data']):
         raise ValueError(f"data: {cell['data']} is a table, and a cell cannot name the column of its classes; "
                          f"give `bpc distill {cell['data']} --label COLUMN` instead")
     if not Path(cell['data']).expanduser().exists(): choose(cell['data'], ['digits', *NAMED, *TEXTS], 'data')

@@ -25,7 +25,7 @@ def clients(data:Data, n:int=5, each:int=2, # clients; classes of each
             seed:int=0, # of the order of classes
            ) -> list: # of `Data`, each with the names of its own classes
     "Share out the training data of some classes to each client"
-    if not 1 <= each <= data.K or whole('n', n, 1)*each < data.K:
+    if whole('each', each, 1) > data.K or whole('n', n, 1)*each < data.K:
         raise ValueError(f"each: {n} clients with {each} classes each cannot hold {data.K} classes; "
                          f"take {-(-data.K//n)} to {data.K} classes for each")
     names = [data.classes[i] for i in torch.randperm(data.K, generator=stream(seed, 'clients')).tolist()]

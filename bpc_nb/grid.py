@@ -36,7 +36,8 @@ class TimeUp(BaseException): "The minutes are over: no error, and nothing that `
 
 def end_of(minutes:float|None) -> float: # None: never
     "When the minutes will be over, on the monotonic clock"
-    if minutes is not None and not 0 <= minutes < 1e6: raise ValueError(f"minutes: found {minutes:g}; expected a number, such as 60")
+    if minutes is not None and not 0 <= minutes < 1e6:
+        raise ValueError(f"minutes: found {minutes:g}; expected a number from 0 to a million")
     return time.monotonic() + 60*(float('inf') if minutes is None else minutes)
 
 @contextmanager

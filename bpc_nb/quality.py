@@ -472,8 +472,8 @@ def bpc_bench(quick:bool=False, # digits, a narrow network, float32 only: under 
     f = of_kind(given.get('kinds', 'step'), {k:v for k,v in given.items() if k!='kinds'})
     if png and f is bench: raise ValueError("png: only --kinds quality is drawn; give it with that")
     for option,path in ('out', out), ('png', png):
-        if path: file_at(path, option).parent.mkdir(parents=True, exist_ok=True)
-    if png and (kind := Path(png).suffix[1:]) not in {'', *figure()[0].canvas.get_supported_filetypes()}:
+        if path: file_at(path, option, adds=option=='out').parent.mkdir(parents=True, exist_ok=True)
+    if png and (kind := Path(png).suffix[1:].lower()) not in {'', *figure()[0].canvas.get_supported_filetypes()}:
         raise ValueError(f"png: no picture is written as .{kind}; name a file that ends in .png")
     asked = {k:v for k,v in given.items() if f is bench or k!='kinds'}
     found = f(**((QUALITY_QUICK if f is quality else QUICK) if quick else {}) | asked)

@@ -15,7 +15,7 @@ from typing import Callable
 import torch
 from torch import Generator, Tensor
 
-from .augment import augment as augmentation
+from .augment import words_of
 from .core import Coreset, choose
 from .data import Data
 from .energy import LOSSES
@@ -31,7 +31,7 @@ from .train import DESCENTS
 def sound_training(c:dict) -> None: # c: options of training
     "One sentence for an option that no training can have"
     choose(c.get('optimiser', 'sgd'), DESCENTS, 'optimiser'); choose(c.get('loss', 'cross_entropy'), LOSSES, 'loss')
-    augmentation(c.get('augment', ''))
+    words_of('augment', c.get('augment', ''))
     for k,kind in dict(lr=(int, float), epochs=int, batch=int).items():
         if not isinstance(v := c.get(k, 1), kind) or isinstance(v, bool) or not 0 < v < float('inf'):
             raise ValueError(f"{k}: found {v!r}; expected a {'whole '*(kind is int)}number above 0")

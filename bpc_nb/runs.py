@@ -112,8 +112,9 @@ def writable(place:str|Path, option:str='out') -> None: # option: that named it
     try: tempfile.TemporaryFile(dir=there).close()
     except OSError as e: raise OSError(f"{option}: could not write to {there} ({e.strerror}); choose another folder") from None
 
-def file_at(path:str|Path, option:str='out') -> Path: # option: that named it
+def file_at(path:str|Path, option:str='out', adds:bool=False) -> Path: # option: that named it; adds: whether what is there stays
     "A file that can be written, or one sentence before any work"
+    if adds and Path(path).exists() and os.access(path, os.W_OK) and not Path(path).is_dir(): return Path(path)
     if Path(path).is_dir(): raise ValueError(f"{option}: {path} is a folder; name a file in it")
     writable(Path(path).absolute().parent, option)
     return Path(path)
@@ -134,17 +135,19 @@ def begin(out:Path, head:dict, # what was asked for
           resume:bool, defaults:dict={}) -> bool: # defaults: of options that the run may be older than
     "Start a run's folder, or say whether there is a state to continue from; options of a resumed run must agree"
     path, checkpoint = out/'config.json', out/'checkpoint.safetensors'
+    # of experts how they are computed, and of data where they lie, may change: their checksum is compared
+    what = lambda v: {k:x for k,x in unformatted(v).items() if k!='source'} if isinstance(v, dict) else v
     free_for(out, resume)
     old = defaults | json.loads(path.read_text()) if not resume and path.exists() and (out/'coreset.safetensors').exists() else head
-    if odd := [k for k,v in head.items() if k not in (*HOW, 'streams') and old.get(k)!=v]:
+    if odd := [k for k,v in head.items() if k not in (*HOW, 'streams') and what(old.get(k))!=what(v)]:
         raise ValueError(f"out: {out} holds a run already, with {odd[0]} = {old.get(odd[0])!r}; choose another folder")
     if resume and not path.exists(): raise FileNotFoundError(f"resume: there is no run in {out}; leave --resume away to start one")
     have = dict(streams=1) | defaults | json.loads(path.read_text()) if resume else head
-    what = lambda v: unformatted(v) if isinstance(v, dict) else v # options of the experts
     for k in head:
         if k in HOW or k=='steps' and have.get(k, 0) <= head[k]: continue
         if what(have.get(k))==what(head[k]): continue
-        advice = 'name the folder of its experts again' if k=='buffer' else 'keep the options of a run, only steps may grow'
+        advice = 'keep the options of a run, only steps may grow' if k!='buffer' else \
+                 'name the folder of its experts again' if have.get(k) else 'it made its experts itself: leave the buffer out'
         raise ValueError(f"resume: the run in {out} has {k} = {have.get(k)!r}, not {head[k]!r}; {advice}")
     write_atomic(path, lambda tmp: Path(tmp).write_text(json.dumps(head, indent=1)))
     if not (resume and checkpoint.exists()): forget(out)

@@ -92,7 +92,7 @@ def bpc_scale(ipc:int=10, # images per class
               json:bool=False, # print one JSON object
              ) -> dict|str:
     "Time of an outer step on as many ranks as torchrun starts"
-    if out: file_at(out)
+    if out: file_at(out, adds=True)
     r = time_step(ipc, L, (1,8,8) if quick else (3,32,32), net, steps, bf16, compile, auto(device))
     def write():
         Path(out).parent.mkdir(parents=True, exist_ok=True)

@@ -163,7 +163,7 @@ def relabelled(S:Coreset, t:Teacher, epochs:int=300, # passes of a student over 
 def stored_labels(path:str|Path) -> Labels:
     "Labels of any images, or one sentence for what is not that"
     try:
-        with safe_open(path, 'pt') as f: return Labels(f.get_tensor('p'), json.loads(f.metadata()['bpc']))
+        with safe_open(path, 'pt') as f: return Labels(f.get_tensor('p'), dict(json.loads(f.metadata()['bpc'])))
     except (OSError, SafetensorError, KeyError, TypeError, ValueError):
         raise ValueError(f"labels: {path} is no file of stored labels; `bpc relabel` makes one") from None
 

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['ABOUT', 'data_of', 'coreset_at', 'beside_random', 'judges', 'lost_in_8bit', 'seen_before', 'bpc_evaluate',
            'bpc_predictive', 'use_of', 'use_in_words', 'drawn_at', 'bpc_show', 'bpc_transfer', 'bpc_whole',
-           'sound_labels', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'bpc_rank', 'bpc_audit']
+           'sound_labels', 'bpc_relabel', 'bpc_poison', 'inspection', 'bpc_inspect', 'bpc_rank', 'sound_page',
+           'bpc_audit']
 
 # %% ../../nbs/968_judge_commands.ipynb #74238a88
 import inspect, os, shlex, warnings
+from contextlib import suppress
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 from ..audit import ABBREVIATIONS, answer_in_words, audited, page
@@ -204,10 +205,10 @@ def bpc_transfer(file:str, # a coreset, as `bpc distill` writes it, or its run's
     evaluator, protocol = who(evaluator, protocol)
     data = data_of(Coreset.load(file := coreset_at(file)), data, given)
     rows = transfer(file, data, specs, results, protocol or 'dc', runs, seed, auto(device), evaluator, not json, **set)
-    if json: return rows
     def beside(r): return mean_percent(r, '_random') if 'accuracy_mean_random' in r else ''
     if len(rows) < len({*specs}):
         raise ValueError("nets: another process is testing this coreset; give the command again when it has ended")
+    if json: return rows
     scores = [(r['net'], *(['diverged', ''] if 'diverged' in r else [mean_percent(r), beside(r)])) for r in rows]
     r = rows[0]
     way = f"protocol {r['protocol']}" if evaluator=='students' else f'evaluator {evaluator}'
@@ -346,6 +347,15 @@ def bpc_rank(file:str, # TOML: tables [[networks]] with net and lists of its opt
     return table(shown, ('network', 'training', 'validation, %', 'seconds', '')) + \
         f"\n{len(rows)} candidates, trainings of each on {len(S.x)} examples: {runs}; an order, no promise: train the first few on all data"
 
+# %% ../../nbs/968_judge_commands.ipynb #19ca375e
+def sound_page(out:Path, beside:Path) -> None: # the page, the JSON
+    "One sentence where something else than an earlier audit would be written over"
+    had, title = read_json(beside), '<title>Audit of '
+    ours = {out: out.is_file() and title in out.read_text(encoding='utf-8', errors='replace')[:300],
+            beside: isinstance(had, dict) and {'answers','red','nearest'} <= had.keys()}
+    for at,own in ours.items():
+        if at.exists() and not own: raise ValueError(f"out: {at} is there already, and is no audit's; name another page")
+
 # %% ../../nbs/968_judge_commands.ipynb #a1c0de06
 def bpc_audit(file:str, # a coreset, from wherever it comes, or its run's folder
               data:str=None, # your own data (default: as the coreset says)
@@ -359,8 +369,7 @@ def bpc_audit(file:str, # a coreset, from wherever it comes, or its run's folder
         raise ValueError(f"out: {out} is the name of the JSON file beside the page; name the page, as {Path(out).with_suffix('.html')}")
     S, how = Coreset.load(at := coreset_at(file)), {k:given.pop(k) for k in options(audited) if k in given}
     out, beside = apart_from(at, out or at.with_suffix('.html')), Path(out or at).with_suffix('.json')
-    if (out.exists() or beside.exists()) and 'answers' not in read_json(beside):
-        raise ValueError(f"out: {out if out.exists() else beside} is there already, and is no audit's; name another page")
+    sound_page(out, beside)
     d, keep = data_of(S, data, given), out.with_suffix('.students')
     try: found = audited(S, d, net, device=auto(device), progress=not json, keep=keep, **how)
     except KeyboardInterrupt:
@@ -369,7 +378,8 @@ def bpc_audit(file:str, # a coreset, from wherever it comes, or its run's folder
     (S, d, _), text = matched(S, d, net), dumps(found, indent=1)
     write_atomic(out, lambda tmp: Path(tmp).write_text(page(found, S, d, at.name), encoding='utf-8'))
     write_atomic(beside, lambda tmp: Path(tmp).write_text(text))
-    rmtree(keep, ignore_errors=True)
+    for p in keep.glob('*.pt'): p.unlink()
+    with suppress(OSError): keep.rmdir() # gone, or not ours alone
     if json: return found
     rows = [('red' if a['red'] else '', a['part'], a['what'], *answer_in_words(a, found['examples'])) for a in found['answers']]
     said = (f"{len(found['red'])} of {len(rows)} answers are red: no better than random real images, or past a limit\n"

@@ -289,8 +289,8 @@ def remembered(m:Memory, at:Path, old:bool, tests:str) -> str: # folder of its s
     "What a memory holds, in lines for people"
     last, n = {} if old else m.history[-1]['new'], m.coreset.y.bincount(minlength=len(m.classes)).tolist()
     rows = [(c, len(m.seen[c]), last.get(c, 0), k) for c,k in zip(m.classes, n)]
-    x, label, space = m.coreset.x, m.coreset.meta['recipe'].get('label'), space_of(m.coreset.x)
-    sized, stored, same = '', '', dict(label=label) if label else {}
+    x, recipe, space = m.coreset.x, m.coreset.meta.get('recipe') or {}, space_of(m.coreset.x)
+    sized, stored, same = '', '', {k:recipe[k] for k in ('label','text') if recipe.get(k)}
     if space.eight_bit:
         sized, stored, same = ' of {}x{}'.format(*x.shape[2:]), f', {x.numel()/1e3:.0f} kB as 8-bit images', dict(size=tuple(x.shape[2:]))
     if x.ndim==3: same['length'] = x.shape[1]

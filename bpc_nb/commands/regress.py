@@ -20,7 +20,7 @@ from ..models import MODELS, Rows
 from ..runs import file_at
 from ..spaces import write_rows
 from ..study import POINT_METHODS, SETS, Study, condense, coverage, is_points, load_points, log_predictive, nearness, own_table
-from ..study import predict_rows, save_points, study
+from ..study import points_in, predict_rows, save_points, study
 from ..truth import ess, long_chains, rhat
 from .shell import apart_from, as_lines, table
 
@@ -51,13 +51,15 @@ def points_in_words(S:Rows, st:Study) -> str:
     return 'points are no rows of the table: they stand for its rows in this model, and their weights need not sum to the number of rows'
 
 def sound_points(out:Path, st:Study, how:dict) -> None: # how: as `save_points` keeps it
-    "One sentence where another table, or other points, would be written over"
-    own_table(out)
-    if not is_points(out): return
+    "One sentence where anything but these points would be written over, or where nothing can be written"
+    own_table(file_at(out))
+    if not out.exists(): return
+    if not is_points(out):
+        raise ValueError(f"out: {out} is there already, and holds no points of a regression; name another file with --out")
     _, had, was = load_points(out)
-    odd = [k for k in ('source','label','model','prior') if getattr(had, k)!=getattr(st, k)] + [k for k,v in how.items() if was.get(k)!=v]
-    if odd: raise ValueError(f"out: {out} holds other points already ({odd[0]} was {getattr(had, odd[0], was.get(odd[0]))}); "
-                             "name another file with --out")
+    was, now = ({k:getattr(s, k) for k in ('source','label','model','prior')} | more for s,more in ((had, was), (st, how)))
+    if odd := [k for k,v in now.items() if k in was and was[k]!=v]: # older files do not say all of it
+        raise ValueError(f"out: {out} holds other points already ({odd[0]} was {was[odd[0]]}); name another file with --out")
 
 # %% ../../nbs/969_regression_commands.ipynb #cli-points-4
 def bpc_points(data:str, # a .csv, .tsv or .parquet file; breast_cancer, wine, diabetes or simulated
@@ -78,10 +80,10 @@ def bpc_points(data:str, # a .csv, .tsv or .parquet file; breast_cancer, wine, d
     choose(method, POINT_METHODS, 'method')
     if points < 1: raise ValueError(f"points: found {points}; expected at least 1")
     size, began = sized(data, rows=rows, columns=columns), time.time()
-    st, how = study_from(data, label, model, size, part, prior, seed), dict(method=method, seed=seed, part=part) | size
+    st = study_from(data, label, model, size, part, prior, seed)
+    how = dict(method=method, seed=seed, part=part, points=points, steps=steps) | size
     out = Path(out or f'runs/{method}-{Path(data).stem}-{points}-{seed}/points.safetensors')
     if out.suffix!='.safetensors': raise ValueError(f"out: {out} is where points go; expected a name that ends in .safetensors")
-    out.parent.mkdir(parents=True, exist_ok=True)
     sound_points(out, st, how)
     S = condense(st, points, method, steps, seed, progress=not json)
     save_points(out, st, S, **how)
@@ -99,7 +101,7 @@ def points_and_rows(file:str, data:str|None, part:float=None, # data, part: None
     if data and data!=st.source and st.source in (*SETS, 'simulated'):
         raise ValueError(f"data: the points of {file} stand for {st.source}, which is no table; leave data out")
     source, own = data or st.source, dict(part=how['part'] if part is None else part, prior=st.prior, seed=how['seed'])
-    if source in (*SETS, 'simulated'): full = study_from(source, None, st.model, {k:how[k] for k in SIZE if source=='simulated'}, **own)
+    if source in (*SETS, 'simulated'): full = study_from(source, None, st.model, {k:how.get(k) for k in SIZE if source=='simulated'}, **own)
     else: full = study(place_of(source), st.label, st.model, like=st, **own)
     if full.names!=st.names:
         raise ValueError(f"data: {source} has the columns {', '.join(full.names)}, and the points of {file} {', '.join(st.names)}")
@@ -158,7 +160,9 @@ def bpc_intervals(file:str, # points, as `bpc distill TABLE --model NAME` writes
     S, st = points_and_rows(file, data, None if data is None else 0) # in the table's own order
     rows = st.test if data is None else st.rows
     if not len(rows.x): raise ValueError("data: no rows were put aside; name a table with rows to predict")
-    if out: apart_from(data or st.source, out, 'table')
+    own = points_in(file)
+    for at,what in (own, 'file of points'), (own.with_suffix('.csv'), 'table of the points'), (data or st.source, 'table'):
+        if out: apart_from(at, out, what)
     theta = long_chains(st.of, S, st.prior, draws=draws, seed=seed, classes=len(st.classes)).pooled()
     told = not rows.y.isnan().any()
     head, each, of = said_of_rows(st, predict_rows(st, theta, rows.x, level, seed), rows.y if told else None)

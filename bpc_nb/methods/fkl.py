@@ -49,7 +49,8 @@ RECIPES = {
     **{at:r for at,r in without(CD, 'width', 'pixels').items() if at[0]=='mnist'}, # that of `cd`, with free pixels and without its noise
     **{('cifar10', ipc):dict(T=1, experts=dict(epochs=o['k_max'], batch=256), **o) for ipc,o in TABLE2.items()},
     ('cifar10', 1): CD['cifar10', None] | dict(steps=800, lr=100., alpha=.1, T=2, k_max=1),
-    ('cifar10', 10): CD['cifar10', None] | CD['cifar10', 10] | dict(samples=10), # as many as two cores had time for
+    ('mnist', 10): CD['mnist', 10] | dict(samples=10, steps=80, every=40), # as many as two cores had time for
+    ('cifar10', 10): CD['cifar10', None] | CD['cifar10', 10] | dict(samples=10), # likewise
 }
 
 METHODS = {'fkl': Method(fkl, RECIPES, when='where accuracy counts more than time: a step takes many energies')}
