@@ -344,7 +344,8 @@ def bpc_rank(file:str, # TOML: tables [[networks]] with net and lists of its opt
     if json: return dict(coreset=str(on), data=d.name, protocol=protocol, held_out=len(d.held.y), rows=rows)
     more = lambda r: ','.join(f'{k}={v}' for k,v in r.items() if k in TRAINING)
     shown = [(r['net'], more(r), f"{100*r['accuracy']:.1f}", f"{r['seconds']:.1f}", r.get('why', '')[:60]) for r in rows[:top]]
-    return table(shown, ('network', 'training', 'validation, %', 'seconds', '')) + \
+    head, *shown = zip(*(c for c in zip(('network', 'training', 'validation, %', 'seconds', ''), *shown) if any(c[1:]))) # none empty
+    return table(shown, head) + \
         f"\n{len(rows)} candidates, trainings of each on {len(S.x)} examples: {runs}; an order, no promise: train the first few on all data"
 
 # %% ../../nbs/968_judge_commands.ipynb #19ca375e

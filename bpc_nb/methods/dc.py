@@ -93,10 +93,9 @@ RECIPES = { # (None, None) is for data of one's own
     ('digits', 10): dict(steps=15, every=5, inner=20), # ten matches each; from a short search
     ('mnist', None): dict(average=.98, select_runs=2, select_protocol='dc'),
     ('mnist', 1): dict(steps=500, real=64), # for two cores
-    ('mnist', 10): dict(steps=24, every=8, select_runs=1, inner=5, real=32, lr=.3, lr_net=.1), # for two cores
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
     ('cifar10', 1): dict(steps=300, every=100, real=64), # for two cores
-    ('cifar10', 10): dict(steps=400, every=50),
+    **{(name, 10): dict(steps=24, every=8, select_runs=1, inner=5, real=32, lr=.3, lr_net=.1) for name in ('mnist','cifar10')},
 }
 WHEN = dict(dc='where no experts can be trained, and students see images as they are',
             dsa='as `dc`, for students that see augmented images')

@@ -40,9 +40,10 @@ RECIPES = { # (None, None) is for data of one's own
     ('digits', None): dict(net='convnet:width=64,depth=2', average=.98, steps=400),
     ('mnist', None): dict(average=.98, select_runs=2, select_protocol='dc'),
     ('mnist', 1): dict(steps=1500, every=250, real=64), # for two cores
-    ('mnist', 10): dict(lr=10., steps=1000, every=500, real=64, select_runs=1), # an image has a tenth of its class's gradient
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc', steps=5000, every=500),
     ('cifar10', 1): dict(steps=1000, every=250, real=64), # for two cores
+    **{(name, 10): dict(lr=10., steps=1000, every=500, real=64, select_runs=1) # an image has a tenth of its class's gradient
+       for name in ('mnist','cifar10')},
 }
 
 METHODS = {'dm': Method(dm, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'), # class by class, without an energy

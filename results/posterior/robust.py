@@ -22,7 +22,7 @@ from bpc_nb.metrics import summary
 HERE = Path(__file__).parent
 LINES, STUDENTS, IMAGES, SEVERITIES = HERE/'robust.jsonl', 2, 1000, (1, 3, 5)
 WHOLE = dict(epochs=4, batch=128) # of networks that see all images
-METHODS = 'cd', 'positive-only', 'fkl', 'wasserstein'
+METHODS = 'cd', 'positive-only', 'fkl', 'wasserstein', 'dc', 'dsa', 'dm', 'cafe'
 NAMES = 'method', 'L', 'width' # what tells sets apart
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
