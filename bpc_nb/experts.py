@@ -111,9 +111,9 @@ def same_or_raise(have:dict, want:dict, folder:str|Path) -> None:
     "One sentence that names the first difference"
     for k in want:
         if have.get(k) != want[k]:
-            what = dict(split='held_out, seed, folds, fold', N='the number of training images').get(k, k)
+            what = dict(split='held_out, seed, folds, fold', N='the number of training images', P='the number of parameters').get(k, k)
             raise ValueError(f"buffer: {folder} was made with {what} = {have.get(k)!r}, not {want[k]!r}; "
-                             f"choose another folder or use the same {what}")
+                             f"choose another folder or use the same {'net and size' if k=='P' else what}")
 
 # %% ../nbs/210_experts.ipynb #00f01428
 def open_buffer(folder:str|Path, # as `experts` wrote it

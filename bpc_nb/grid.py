@@ -24,7 +24,7 @@ from .evaluate import PROTOCOLS, evaluate, judged_by, taught
 from .experts import of_data
 from .fast import accelerate
 from .metrics import Diverged
-from .networks import Network, network
+from .networks import Network, default_net, network
 from .predictive import predictive
 from .ranks import alone, auto, dealt, once, rank, world
 from .lines import add, coreset_file, done, file_digest, file_for
@@ -179,7 +179,7 @@ def whole_data(data:Data, # of which the training images are taken; those that w
                protocol:str='dc', epochs:int=None, # None: as the protocol says
                runs:int=5, seed:int=0, device:str='cpu', progress:bool=False) -> dict: # a line
     "Test students of the whole data set; what has a line is not run again"
-    results, spec = Path(results), net or usual(data.name, 'net')
+    results, spec = Path(results), net or (usual(data.name, 'net') if len(data.shape)==3 else default_net(data.shape))
     fast = best_here(spec, data, (epochs or choose(protocol, PROTOCOLS, 'protocol')['epochs'])*runs*len(data.train.y), device)
     with held(results/f".{(k := named(['whole', of_data(data), spec, protocol, epochs, runs, seed]))}.lock", wait=True):
         if k not in done(results):

@@ -444,8 +444,8 @@ def factory_of(spec:str, # as in `network`, but no callable
               ) -> Callable: # `(shape, K) -> nn.Module`
     "What a spec stands for"
     name,_,options = str(spec).partition(':')
-    if '@' in name: raise ValueError(f"net: {spec} was somebody's own network, and a file keeps its name alone; "
-                                     f"give the function that makes it, net={name.partition('@')[0]}")
+    if '@' in name or '.py' in name: raise ValueError(f"net: {spec} was somebody's own network, and a file keeps its name alone; "
+                                     f"in Python, give as net the function that makes it, {options or name.partition('@')[0]}")
     if name=='torchvision': return partial(from_torchvision, name=options)
     factory = choose(name, NETWORKS, what)
     return partial(factory, **dict(read_option(name, factory, o) for o in options.split(',') if o))

@@ -8,6 +8,7 @@ __all__ = ['LINEAR', 'COMPILING', 'LEFT', 'DECIDED', 'stopwatch', 'drawn_on', 'o
 
 # %% ../nbs/930_plan.ipynb #4b23c616
 import shutil, time
+from functools import partial
 from math import ceil
 from pathlib import Path
 from statistics import median
@@ -16,14 +17,15 @@ from typing import Any, Callable
 import torch
 
 from .augment import augment as augmentation, suited
-from .auto import Fit, fitted
+from .auto import Fit, fitted, seconds_of
 from .benchmark import Pair, peak
 from .core import Coreset, cache_folder, free_mb, onto, registry, stored, stream
 from .data import Data, load
-from .distill import configure, first_examples, fit_of_run, formats_of, in_cache, of_space, folder_of_experts, some_held, task, wants
+from .distill import configure, first_examples, fit_of_run, formats_of, in_cache, judged, of_space, folder_of_experts
+from .distill import some_held, task, wants
 from .energy import energy
 from .evaluate import PROTOCOLS, predict, students
-from .experts import experts
+from .experts import experts, open_buffer
 from .fast import accelerate
 from .learn import begun, learner, one_each, outer_step
 from .networks import Network, network, together
@@ -81,6 +83,10 @@ def of_experts(data:Data, net:Network, device:str, n:int, epochs:int, lr:float, 
 
 def of_looks(data:Data, S:Coreset, net:Network, config:dict, device:str) -> tuple:
     "Seconds of one evaluation on the validation split"
+    if config['select_evaluator']!='students':
+        again = partial(judged(data, config, net, 0, device), S)
+        first, look = seconds_of(again, device), seconds_of(again, device)
+        return look, max(0., first - look)
     o, R, few = PROTOCOLS[config['select_protocol']], config['select_runs'], 8
     train_few, first = drawn_on(lambda n: lambda: students(S, net, R, **o | dict(epochs=n)), few, 1)
     x, theta = data.held.x.to(device), net.init(stream(0, 'plan')).to(device)
@@ -177,7 +183,7 @@ def plan(method:str, data:Any='digits', ipc:int=1, device:str='auto', # as in `d
     S = onto(S, device)
     step, more, memory = of_step(method, S, net, data, config, device)
     step *= ceil(streams/world()) # they are dealt to the ranks, and a rank's follow one another
-    needs = 'experts' in wants(method, config) and not buffer
+    needs = 'experts' in wants(method, config) and not (buffer and open_buffer(buffer, data, net))
     new = still_to_train(data, net, config['experts'], own['n']) if cached and needs else own['n']*needs
     made, first = of_experts(data, net, device, **of_training(own) | dict(bf16=theirs.bf16, n=new)) if new else (0., 0.)
     look, rest = of_looks(data, S, accelerate(net, fit.bf16), config, device) # of as many images as students see

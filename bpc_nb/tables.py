@@ -27,7 +27,8 @@ def target(name:str, # of a file in `results/targets`
     "One of the papers' tables, as text"
     path = Path(results)/'targets'/f'{name}.csv'
     if not path.exists(): raise FileNotFoundError(f"results: there is no {path}; "
-                                                  "the tables are drawn in a checkout of the book, or name its folder with --results")
+                                                  "the papers' tables are in a checkout of the book alone; "
+                                                  "`bpc grid FILE --json` prints the lines of a grid of your own")
     text = path.read_text().splitlines()
     return ' '.join(l[1:].strip() for l in text if l.startswith('#')), [l for l in text if not l.startswith('#')]
 

@@ -47,8 +47,10 @@ def open_table(f:Path) -> Any: # pyarrow's Table
         if f.suffix.lower()=='.parquet': t = pq.read_table(f)
         else: t = pc.read_csv(f, parse_options=pc.ParseOptions(delimiter=delimiter(f), newlines_in_values=True),
                               convert_options=pc.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False))
+        names = t.column_names # decoded here
+    except UnicodeDecodeError: raise ValueError(f"source: the names of the columns of {f} are no UTF-8; save the file as UTF-8") from None
     except (pa.ArrowException, OSError) as e: raise ValueError(f"source: {f} is not a readable table ({str(e).splitlines()[0]})") from None
-    t = t.drop_columns([c for c in t.column_names if re.fullmatch(r'__index_level_\d+__', c)]) # how pandas keeps an index
+    t = t.drop_columns([c for c in names if re.fullmatch(r'__index_level_\d+__', c)]) # how pandas keeps an index
     return checked_names(t.rename_columns([c.strip() for c in t.column_names]), f)
 
 def checked_names(t:Any, f:Path) -> Any: # pyarrow's Table
@@ -112,7 +114,7 @@ def column(name:str, a:Any) -> Column: # a: from `entire`
                          "leave out these rows or the column")
     if len(own := sorted({*values})) > MOST_CATEGORIES:
         raise ValueError(f"source: column {name!r} holds {len(own)} different texts, more than {MOST_CATEGORIES}; "
-                         "leave it out, or group them")
+                         f"leave it out, or group them; for sentences, say text={name!r}")
     return Column(name, kind, tuple(own))
 
 # %% ../nbs/105_vectors.ipynb #2afbad9e

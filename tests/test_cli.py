@@ -295,7 +295,7 @@ def test_show_says_how_a_coreset_is_used(bpc):
         ['identity', 'hard', None, None], ['factor2', 'probabilities', [*range(1, 11)], None], ['identity', 'targets', None, [[.5, .25]]*3]]
     for name,lines in dict(plain=('decode identity', 'labels hard', 'weights all equal', 'steps as the protocol says'),
                            soft=('decode factor2', 'labels probabilities', 'weights from 1 to 10'),
-                           targets=('labels targets', 'steps 3 epochs of 2, from 0.25 to 0.5')).items():
+                           targets=('labels targets', 'steps 3 epochs of 2 steps, from 0.25 to 0.5')).items():
         assert all(f'\n{l}\n' in said(name) for l in lines), said(name)
 
 

@@ -192,6 +192,41 @@ def test_coreset_of_other_classes_or_sizes(refused, whole, tmp_path):
     refused('evaluate', whole/'coreset.safetensors', '--size', 16, parts=('its images are (1, 8, 8)', '--size 8x8'))
 
 
+def test_data_that_a_coreset_was_not_made_from(bpc, refused, tmp_path):
+    d, words = pictures(tmp_path/'d', a=12, b=12), ('--runs', 1, '--protocol', 'brief')
+    assert bpc('distill', d, '--method', 'random', '--out', 'r', '--net', 'mlp:width=4')[0] == 0
+    assert bpc('evaluate', 'r', *words, '--data', d)[2] == '' # the same, wherever it lies
+    refused('evaluate', 'r', *words, '--zca', parts='zca: the coreset is not whitened, and test images are brought to its space; leave --zca out')
+    (d/'a'/'0.png').unlink()
+    said = 'its split is new, so test images may be among those it was made from'
+    assert f'has changed since the coreset was made; {said}' in bpc('evaluate', 'r', *words)[2]
+    assert f'is not what the coreset was made from; where both share examples, {said}' in bpc('evaluate', 'r', *words, '--data', d)[2]
+    d.rename(tmp_path/'e')
+    refused('evaluate', 'r', parts=('which is gone', '--data PATH'))
+
+
+def test_pictures_of_ones_own_are_not_drawn_over(bpc, refused, whole, tmp_path):
+    own = tmp_path/'own.safetensors'
+    own.write_bytes((whole/'coreset.safetensors').read_bytes())
+    Image.new('L', (4, 4)).save(own.with_suffix('.png'))
+    refused('show', own, parts=('own.png is there already, and may be a picture of your own', '--out'))
+    refused('show', own, '--out', 'x.jpg', parts='out: found x.jpg, and images are written as PNG; give it the suffix .png')
+    own.with_suffix('.png').unlink()
+    assert [bpc('show', own)[0] for _ in range(2)] == [0, 0] # what it drew itself it draws again
+
+
+def test_what_names_another_thing(bpc, refused, tmp_path):
+    (tmp_path/'latin.csv').write_bytes('klänge,a\nx,1\n'.encode('latin-1'))
+    refused('data', tmp_path/'latin.csv', '--label', 'a', parts='latin.csv are no UTF-8; save the file as UTF-8')
+    save_file(dict(mean=torch.zeros(2), sd=torch.ones(2)), tmp_path/'p.safetensors')
+    refused('show', tmp_path/'p.safetensors', parts='holds points of a regression; `bpc evaluate')
+    refused('distill', 'digits', '--net', 'own.py:make', parts='in Python, give as net the function that makes it, make')
+    refused('plan', 'digits', '--buffer', tmp_path/'none', parts='buffer: there is no index.json in')
+    refused('tables', '--results', tmp_path, parts='`bpc grid FILE --json` prints the lines of a grid of your own')
+    (tmp_path/'t.csv').write_text('kind,a\n' + ''.join(f'{"xy"[i%2]},{i}\n' for i in range(40)))
+    assert 'rows of t, mlp, protocol brief' in bpc('whole', tmp_path/'t.csv', '--label', 'kind', '--runs', 1, '--protocol', 'brief')[1]
+
+
 def test_buffer_of_another_network_or_none(refused, experts, tmp_path):
     words = 'distill', 'digits', '--buffer'
     refused(*words, experts, '--net', 'convnet:width=16,depth=2', parts=(f"made with net = '{NET}'", 'width=16'))

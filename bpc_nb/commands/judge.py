@@ -9,18 +9,18 @@ __all__ = ['ABOUT', 'data_of', 'coreset_at', 'beside_random', 'judges', 'lost_in
            'bpc_audit']
 
 # %% ../../nbs/968_judge_commands.ipynb #74238a88
-import inspect, os, shlex, warnings
+import inspect, shlex, warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ..audit import ABBREVIATIONS, answer_in_words, audited, page
-from ..core import Coreset, choose, file_in, label_kind, label_words, several, write_atomic
+from ..core import Coreset, choose, drawn_here, file_in, label_kind, label_words, several, write_atomic
 from ..data import Data, all_classes, load, sources
 from ..distill import usual
 from ..evaluate import evaluate, examples_of, matched, no_idle_protocol, who
 from ..grid import transfer, whole_data
-from ..images import TEXTS
+from ..images import NAMED, TEXTS
 from ..memory import Memory, PRINTS, STATE, read_prints, tests_seen
 from ..networks import default_net, network
 from ..options import check_all, options_of, parameters
@@ -42,19 +42,24 @@ def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, o
     recipe = {k:v for k,v in (coreset.meta.get('recipe') or {}).items() if k in options_of(load)}
     source = recipe.pop('source', None)
     if not (data or source): raise ValueError("data: the coreset file does not say which data it was made from; name them with --data")
-    if not data and os.sep in source and not Path(source).exists(): # a place, as `place_of` writes it
+    if not data and source not in ('digits', *NAMED, *TEXTS) and not Path(source).exists():
         raise FileNotFoundError(f"data: the coreset was made from {source}, which is gone; say where it is with --data PATH")
     recipe['fold'] = recipe.get('fold') or None # 0 is the default, and means nothing where there is a test part
-    as_made = not data and not ({*given} & {*loading()}) - {'root','download'}
+    white = coreset.transform.white is not None
+    if given.get('zca') not in (None, white):
+        raise ValueError(f"zca: the coreset is {'not '*(not white)}whitened, and test images are brought to its space; leave --zca out")
+    typed = ({*given} & {*loading()}) - {'root','download'}
     if data and Path(data).suffix not in ('.tsv','.csv') and data not in TEXTS and not Path(data).is_dir(): # no table, so no columns of one
         recipe = {k:v for k,v in recipe.items() if k not in ('length','text','label')}
     try: found = data_from(data or source, given, recipe)
     except ValueError:
-        if as_made and coreset.meta.get('history'): raise ValueError(f"data: {all_classes(coreset.meta)}") from None # of one addition
-        raise
-    if as_made and found.meta['checksum'] not in sources(coreset.meta):
-        split = f"; its split is new, so test {space_of(found.shape).item}s may be among those it was made from"
-        warnings.warn(f"the data in {source} has changed since the coreset was made{split*('fold' in found.meta['recipe'])}")
+        if data or typed or not coreset.meta.get('history'): raise
+        raise ValueError(f"data: {all_classes(coreset.meta)}") from None # of one addition
+    if not typed and found.meta['checksum'] not in sources(coreset.meta):
+        item, splits = space_of(found.shape).item, 'fold' in found.meta['recipe']
+        split = f"its split is new, so test {item}s may be among those it was made from"*splits
+        if not data: warnings.warn(f"the data in {source} has changed since the coreset was made{'; '*bool(split)}{split}")
+        elif split: warnings.warn(f"the data in {data} is not what the coreset was made from; where both share examples, {split}")
     return found
 
 # %% ../../nbs/968_judge_commands.ipynb #3fb08222
@@ -152,19 +157,19 @@ def use_of(S:Coreset) -> dict: # plain values; None: there are none
 
 def use_in_words(S:Coreset) -> dict:
     "What `use_of` says, numbers as ranges"
-    of = lambda t: f'from {t.min().item():.4g} to {t.max().item():.4g}'
+    of = lambda t: f'{t.min().item():.4g}' if t.min()==t.max() else f'from {t.min().item():.4g} to {t.max().item():.4g}'
     return use_of(S) | dict(weights='all equal' if S.w is None else of(S.w),
                             steps='as the protocol says' if S.steps is None else
-                            f'{len(S.steps)} epochs of {S.steps.shape[1]}, {of(S.steps)}')
+                            f"{several(len(S.steps), 'epoch')} of {several(S.steps.shape[1], 'step')}, {of(S.steps)}")
 
 ABOUT = 'method','data','ipc','seed','net','select_evaluator','held_out','step','r','depth','rho','gamma' # what a file says, and is shown
 
 # %% ../../nbs/968_judge_commands.ipynb #5707a2a3
 def drawn_at(at:Path, suffix:str) -> Path: # at: of a coreset
-    "Where its contents are drawn by default; a table there may be somebody's own, except in a run's folder"
+    "Where its contents are drawn by default; what is there may be somebody's own, except in a run's folder"
     to = at.with_suffix(suffix)
-    if suffix!='.png' and to.exists() and at.name!='coreset.safetensors':
-        raise ValueError(f"out: {to} is there already, and may be a table of your own; "
+    if to.exists() and at.name!='coreset.safetensors' and not (suffix=='.png' and drawn_here(to)):
+        raise ValueError(f"out: {to} is there already, and may be a {'picture' if suffix=='.png' else 'table'} of your own; "
                          "name another file with --out, or this one to write over it")
     return to
 
@@ -175,6 +180,9 @@ def bpc_show(file:str, # a coreset, or its run's folder
     "Say what is in a coreset file, and draw it"
     s = Coreset.load(at := coreset_at(file))
     space, p = space_of(s.x), s.pixels()
+    if out and Path(out).suffix!=space.suffix:
+        raise ValueError(f"out: found {out}, and {space.item}s are written as {space.suffix[1:].upper()}; "
+                         f"give it the suffix {space.suffix}")
     to = apart_from(at, out) if out else drawn_at(at, space.suffix)
     space.save(s, to)
     # share of pixel values that no display can show
@@ -183,7 +191,9 @@ def bpc_show(file:str, # a coreset, or its run's folder
     found = dict(**{space.item+'s': list(s.x.shape)}, classes=list(s.classes), **(use_of(s) if json else use_in_words(s)),
                  **outside, **about, **{space.suffix[1:]: str(to)})
     if not json:
-        of = dict(outside='of pixel values', held_out=f"by {found.pop('select_evaluator', 'students')}")
+        by = 'of validation images are called as the attack wishes' if s.meta.get('method')=='poison' else \
+            f"by {found.pop('select_evaluator', 'students')}"
+        of = dict(outside='of pixel values', held_out=by)
         found |= {k:f'{100*found[k]:.1f} % {more}' for k,more in of.items() if k in found}
     return found if json else (space.show(s) + '\n\n')*(can_draw() or not space.eight_bit) + as_lines(found)
 
@@ -229,8 +239,9 @@ def bpc_whole(data:str='digits', # a data set's name, a folder of class folders,
               json:bool=False, # print one JSON object
               **given:Any) -> dict|str:
     "Test students of all training images, once"
-    r = whole_data(data_from(data, given), net, results, protocol, epochs, runs, seed, auto(device), progress=not json)
-    how = several(r['runs'], 'student') + " of {n_train} images of {data}, {net}, protocol {protocol} ({epochs} epochs)".format(**r)
+    r = whole_data(d := data_from(data, given), net, results, protocol, epochs, runs, seed, auto(device), progress=not json)
+    how = several(r['runs'], 'student') + (" of {n_train} {item}s of {data}, {net}, protocol {protocol} ({epochs} epochs)"
+                                           ).format(item=space_of(d.shape).item, **r)
     return r if json else f"{mean_percent(r)} %: {how}"
 
 # %% ../../nbs/968_judge_commands.ipynb #97t00003

@@ -181,7 +181,8 @@ def said_of(st:Study, seconds:float) -> str:
     of = [f"{len(st.rows.x):,} {'points' if st.rows.w is not None else 'rows'}, standardised columns, {seconds:.1f} s"]
     if len(st.classes)==2: of += [f'{st.label}: log odds of {st.classes[1]} against {st.classes[0]}']
     of += [f'{k}: against {v}' for k,v in st.against.items()]
-    return '\n'.join(of + [f"{k}: standardised, ({k} - {u['mean']:.4g})/{u['sd']:.4g}" for k,u in st.units.items()])
+    plus = lambda v: f"{'-+'[v < 0]} {abs(v):.4g}"
+    return '\n'.join(of + [f"{k}: standardised, ({k} {plus(u['mean'])})/{u['sd']:.4g}" for k,u in st.units.items()])
 
 # %% ../../nbs/969_regression_commands.ipynb #cliposter2
 def bpc_posterior(data:str, # points, or a table or set as in `bpc distill --model`

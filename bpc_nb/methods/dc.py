@@ -86,7 +86,7 @@ def dsa(task:Task, matches:Count=None, inner:Natural=None, real:Count=256, lr_ne
     return dc(task, matches, inner, real, lr_net, momentum_net, augment)
 
 # %% ../../nbs/600_dc.ipynb #f3eeab82
-RECIPES = { # (None, None) is for data of one's own
+RECIPES:dict = { # (None, None) is for data of one's own
     (None, None): dict(lr=.1),                       # published
     ('digits', None): dict(net='convnet:width=64,depth=2', average=.98), # as the students of `cd`
     ('digits', 1): dict(steps=300),
