@@ -305,7 +305,7 @@ def drawn_here(path:str|Path) -> bool: # of a picture
     "Whether `save_png` wrote it"
     try:
         with Image.open(path) as img: return img.info.get('Software')==MAKER
-    except OSError: return False
+    except (OSError, Image.DecompressionBombError): return False
 
 # %% ../nbs/000_core.ipynb #e0109971
 def as_csv(rows:list) -> str:

@@ -424,8 +424,7 @@ def signed(net:Network, shape:tuple) -> Network: # (C,H,W)
 # %% ../nbs/130_networks.ipynb #be3fdf5d
 NETWORKS = dict(convnet=convnet, mlp=mlp, logistic=logistic, shallow=shallow, lenet=lenet, alexnet=alexnet, vgg11=vgg11,
                 resnet18=resnet18, textconv=textconv, bilstm=bilstm)
-FLAT = 'mlp', 'logistic', 'shallow' # take rows (B,D), images and sentences alike
-SERIAL = 'textconv', 'bilstm' # take sentences (B,length,D) alone
+FLAT, SERIAL = ('mlp', 'logistic', 'shallow'), ('textconv', 'bilstm') # take rows (B,D), images and sentences; sentences (B,length,D) alone
 
 def default_net(shape:tuple) -> str: # of an example
     "The network where nobody names one"
@@ -444,8 +443,9 @@ def factory_of(spec:str, # as in `network`, but no callable
               ) -> Callable: # `(shape, K) -> nn.Module`
     "What a spec stands for"
     name,_,options = str(spec).partition(':')
-    if '@' in name or '.py' in name: raise ValueError(f"net: {spec} was somebody's own network, and a file keeps its name alone; "
-                                     f"in Python, give as net the function that makes it, {options or name.partition('@')[0]}")
+    if '.py' in name: raise ValueError(f"net: {spec} is no network of this package; in Python, give as net the function that makes it")
+    if '@' in name: raise ValueError(f"net: {spec} was somebody's own network, and a file keeps its name alone; "
+                                     f"in Python, give as net the function that makes it, {name.partition('@')[0]}")
     if name=='torchvision': return partial(from_torchvision, name=options)
     factory = choose(name, NETWORKS, what)
     return partial(factory, **dict(read_option(name, factory, o) for o in options.split(',') if o))

@@ -17,7 +17,7 @@ from typing import Any, Callable
 import torch
 
 from .augment import augment as augmentation, suited
-from .auto import Fit, fitted, seconds_of
+from .auto import Fit, fitted
 from .benchmark import Pair, peak
 from .core import Coreset, cache_folder, free_mb, onto, registry, stored, stream
 from .data import Data, load
@@ -83,10 +83,7 @@ def of_experts(data:Data, net:Network, device:str, n:int, epochs:int, lr:float, 
 
 def of_looks(data:Data, S:Coreset, net:Network, config:dict, device:str) -> tuple:
     "Seconds of one evaluation on the validation split"
-    if config['select_evaluator']!='students':
-        again = partial(judged(data, config, net, 0, device), S)
-        first, look = seconds_of(again, device), seconds_of(again, device)
-        return look, max(0., first - look)
+    if config['select_evaluator'] not in ('students','soft'): return stopwatch(partial(judged(data, config, net, 0, device), S), 1)
     o, R, few = PROTOCOLS[config['select_protocol']], config['select_runs'], 8
     train_few, first = drawn_on(lambda n: lambda: students(S, net, R, **o | dict(epochs=n)), few, 1)
     x, theta = data.held.x.to(device), net.init(stream(0, 'plan')).to(device)

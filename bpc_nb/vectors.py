@@ -95,7 +95,7 @@ def entire(name:str, a:Any) -> Any: # pyarrow's column; the same, decoded
 # %% ../nbs/105_vectors.ipynb #c40508a3
 NOTHING = {'', '?', '-', '.', 'na', 'n/a', 'nan', 'none', 'null', 'unknown'} # texts that stand for no value
 
-def column(name:str, a:Any) -> Column: # a: from `entire`
+def column(name:str, a:Any, instead:str='') -> Column: # a: from `entire`; instead: what else to do with many texts
     "What a column holds"
     kind = kind_of(a)
     if not kind:
@@ -114,7 +114,7 @@ def column(name:str, a:Any) -> Column: # a: from `entire`
                          "leave out these rows or the column")
     if len(own := sorted({*values})) > MOST_CATEGORIES:
         raise ValueError(f"source: column {name!r} holds {len(own)} different texts, more than {MOST_CATEGORIES}; "
-                         f"leave it out, or group them; for sentences, say text={name!r}")
+                         f"leave it out, or group them{instead}")
     return Column(name, kind, tuple(own))
 
 # %% ../nbs/105_vectors.ipynb #2afbad9e
@@ -163,5 +163,5 @@ def read_table(source:str|Path, # a file, or a folder with train and test tables
     y, rest = labels_of(t, label), [c for c in names if c!=label]
     if not rest: raise ValueError(f"source: {source} has no column beside the label {label!r}")
     arrays = {c: entire(c, t[c]) for c in rest}
-    columns = [column(c, a) for c,a in arrays.items()]
+    columns = [column(c, a, f"; for sentences, say text={c!r}") for c,a in arrays.items()]
     return torch.cat([entries(c, arrays[c.name]) for c in columns], 1), y, columns, len(parts[0]) if len(parts)>1 else None

@@ -10,6 +10,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from bpc_nb import distill, runs
+from bpc_nb.commands.judge import data_of
 from bpc_nb.core import Coreset
 from bpc_nb.metrics import Diverged
 from bpc_nb.methods import cd
@@ -197,10 +198,17 @@ def test_data_that_a_coreset_was_not_made_from(bpc, refused, tmp_path):
     assert bpc('distill', d, '--method', 'random', '--out', 'r', '--net', 'mlp:width=4')[0] == 0
     assert bpc('evaluate', 'r', *words, '--data', d)[2] == '' # the same, wherever it lies
     refused('evaluate', 'r', *words, '--zca', parts='zca: the coreset is not whitened, and test images are brought to its space; leave --zca out')
+    S = Coreset.load('r/coreset.safetensors')
+    large = S._replace(kept=torch.zeros(1)) # a whitened file of large images keeps no matrix
+    with pytest.raises(ValueError, match='the coreset is whitened'): data_of(large, None, dict(zca=False))
+    data_of(S, None, dict(zca=False))
     (d/'a'/'0.png').unlink()
-    said = 'its split is new, so test images may be among those it was made from'
-    assert f'has changed since the coreset was made; {said}' in bpc('evaluate', 'r', *words)[2]
-    assert f'is not what the coreset was made from; where both share examples, {said}' in bpc('evaluate', 'r', *words, '--data', d)[2]
+    said = 'test images may be among those it was made from'
+    assert f'has changed since the coreset was made; its split is new, so {said}' in bpc('evaluate', 'r', *words)[2]
+    other = f'is not what the coreset was made from; if the two share examples, {said}'
+    assert other in bpc('evaluate', 'r', *words, '--data', d)[2] and other in bpc('evaluate', 'r', *words, '--data', d, '--size', 8)[2]
+    S._replace(meta=dict(net='mlp:width=4')).save('own.safetensors') # of unknown data nothing is said
+    assert bpc('evaluate', 'own.safetensors', *words, '--data', d)[2] == ''
     d.rename(tmp_path/'e')
     refused('evaluate', 'r', parts=('which is gone', '--data PATH'))
 
@@ -220,7 +228,7 @@ def test_what_names_another_thing(bpc, refused, tmp_path):
     refused('data', tmp_path/'latin.csv', '--label', 'a', parts='latin.csv are no UTF-8; save the file as UTF-8')
     save_file(dict(mean=torch.zeros(2), sd=torch.ones(2)), tmp_path/'p.safetensors')
     refused('show', tmp_path/'p.safetensors', parts='holds points of a regression; `bpc evaluate')
-    refused('distill', 'digits', '--net', 'own.py:make', parts='in Python, give as net the function that makes it, make')
+    refused('distill', 'digits', '--net', 'own.py:make', parts='own.py:make is no network of this package; in Python, give as net the function that makes it')
     refused('plan', 'digits', '--buffer', tmp_path/'none', parts='buffer: there is no index.json in')
     refused('tables', '--results', tmp_path, parts='`bpc grid FILE --json` prints the lines of a grid of your own')
     (tmp_path/'t.csv').write_text('kind,a\n' + ''.join(f'{"xy"[i%2]},{i}\n' for i in range(40)))

@@ -45,7 +45,7 @@ def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, o
     if not data and source not in ('digits', *NAMED, *TEXTS) and not Path(source).exists():
         raise FileNotFoundError(f"data: the coreset was made from {source}, which is gone; say where it is with --data PATH")
     recipe['fold'] = recipe.get('fold') or None # 0 is the default, and means nothing where there is a test part
-    white = coreset.transform.white is not None
+    white = coreset.transform.white is not None or coreset.kept is not None
     if given.get('zca') not in (None, white):
         raise ValueError(f"zca: the coreset is {'not '*(not white)}whitened, and test images are brought to its space; leave --zca out")
     typed = ({*given} & {*loading()}) - {'root','download'}
@@ -55,11 +55,13 @@ def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, o
     except ValueError:
         if data or typed or not coreset.meta.get('history'): raise
         raise ValueError(f"data: {all_classes(coreset.meta)}") from None # of one addition
-    if not typed and found.meta['checksum'] not in sources(coreset.meta):
+    if (data or not typed) and (made := sources(coreset.meta)) and found.meta['checksum'] not in made:
         item, splits = space_of(found.shape).item, 'fold' in found.meta['recipe']
-        split = f"its split is new, so test {item}s may be among those it was made from"*splits
-        if not data: warnings.warn(f"the data in {source} has changed since the coreset was made{'; '*bool(split)}{split}")
-        elif split: warnings.warn(f"the data in {data} is not what the coreset was made from; where both share examples, {split}")
+        split = f"; its split is new, so test {item}s may be among those it was made from"
+        if not data: warnings.warn(f"the data in {source} has changed since the coreset was made{split*splits}")
+        elif splits and not coreset.meta.get('history'): # a memory counts what it has seen
+            warnings.warn(f"the data in {data} is not what the coreset was made from; if the two share examples, "
+                          f"test {item}s may be among those it was made from")
     return found
 
 # %% ../../nbs/968_judge_commands.ipynb #3fb08222
@@ -180,7 +182,7 @@ def bpc_show(file:str, # a coreset, or its run's folder
     "Say what is in a coreset file, and draw it"
     s = Coreset.load(at := coreset_at(file))
     space, p = space_of(s.x), s.pixels()
-    if out and Path(out).suffix!=space.suffix:
+    if out and Path(out).suffix.lower()!=space.suffix:
         raise ValueError(f"out: found {out}, and {space.item}s are written as {space.suffix[1:].upper()}; "
                          f"give it the suffix {space.suffix}")
     to = apart_from(at, out) if out else drawn_at(at, space.suffix)
@@ -355,7 +357,8 @@ def bpc_rank(file:str, # TOML: tables [[networks]] with net and lists of its opt
     if json: return dict(coreset=str(on), data=d.name, protocol=protocol, held_out=len(d.held.y), rows=rows)
     more = lambda r: ','.join(f'{k}={v}' for k,v in r.items() if k in TRAINING)
     shown = [(r['net'], more(r), f"{100*r['accuracy']:.1f}", f"{r['seconds']:.1f}", r.get('why', '')[:60]) for r in rows[:top]]
-    head, *shown = zip(*(c for c in zip(('network', 'training', 'validation, %', 'seconds', ''), *shown) if any(c[1:]))) # none empty
+    head, *shown = zip(*(c for c in zip(('network', 'training', 'validation, %', 'seconds', ''), *shown)
+                         if any(c[1:]) or c[0] not in ('training', '')))
     return table(shown, head) + \
         f"\n{len(rows)} candidates, trainings of each on {len(S.x)} examples: {runs}; an order, no promise: train the first few on all data"
 
