@@ -59,7 +59,7 @@ def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, o
         item, splits = space_of(found.shape).item, 'fold' in found.meta['recipe']
         split = f"; its split is new, so test {item}s may be among those it was made from"
         if not data: warnings.warn(f"the data in {source} has changed since the coreset was made{split*splits}")
-        elif splits and not coreset.meta.get('history'): # a memory counts what it has seen
+        elif splits and [*found.classes]==[*coreset.classes] and not coreset.meta.get('history'): # a memory counts what it has seen
             warnings.warn(f"the data in {data} is not what the coreset was made from; if the two share examples, "
                           f"test {item}s may be among those it was made from")
     return found
@@ -182,10 +182,10 @@ def bpc_show(file:str, # a coreset, or its run's folder
     "Say what is in a coreset file, and draw it"
     s = Coreset.load(at := coreset_at(file))
     space, p = space_of(s.x), s.pixels()
-    if out and Path(out).suffix.lower()!=space.suffix:
+    to = apart_from(at, out) if out else drawn_at(at, space.suffix)
+    if to.suffix.lower()!=space.suffix:
         raise ValueError(f"out: found {out}, and {space.item}s are written as {space.suffix[1:].upper()}; "
                          f"give it the suffix {space.suffix}")
-    to = apart_from(at, out) if out else drawn_at(at, space.suffix)
     space.save(s, to)
     # share of pixel values that no display can show
     outside = dict(outside=round(((p - .5).abs() > .5 + 1/510).float().mean().item(), 4)) if space.eight_bit else {} # but for rounding
