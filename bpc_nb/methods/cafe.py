@@ -107,6 +107,7 @@ RECIPES = { # (None, None) is for data of one's own
     ('mnist', 10): dict(lr=1., steps=40, every=20, select_runs=1, real=64, watch=20, most=10),
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
     ('cifar10', 1): dict(steps=40, every=10, real=64, watch=20, most=10),
+    ('cifar10', 10): dict(lr=1., steps=24, every=12, select_runs=1, real=64, watch=20, most=10),
 }
 
 WHEN = {'cafe':'to match the features of all layers at once', 'cafe-dsa':'as `cafe`, for students that see augmented images'}
