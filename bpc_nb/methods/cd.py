@@ -104,6 +104,7 @@ POSITIVE = { # those of the control that have had a search of their own
     ('digits', 1): dict(steps=400, lr=10., T=10, k_max=10, width=0.),
     ('mnist', 1): dict(steps=800, lr=30., T=2, k_max=2, width=.3, pixels='8bit'),
     ('cifar10', 1): dict(steps=300, lr=80., T=1, k_max=1, width=.3),
+    ('cifar10', 10): without(RECIPES, 'L', 'alpha')['cifar10', 10] | dict(lr=.2),
 }
 
 # %% ../../nbs/420_cd.ipynb #d97e565c
