@@ -100,6 +100,8 @@ BEFORE = { # of ablations and variants: without noise, with free pixels, from ra
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5, start='real'),
     ('mnist', 1): dict(steps=800, lr=100., alpha=.06, T=2, k_max=2, width=0., pixels='free'),
 }
+
+# %% ../../nbs/420_cd.ipynb #d97e565c
 POSITIVE = { # those of the control that have had a search of their own
     ('digits', 1): dict(steps=400, lr=10., T=10, k_max=10, width=0.),
     ('mnist', 1): dict(steps=800, lr=30., T=2, k_max=2, width=.3, pixels='8bit'),
@@ -107,7 +109,6 @@ POSITIVE = { # those of the control that have had a search of their own
     ('cifar10', 10): without(RECIPES, 'L', 'alpha')['cifar10', 10] | dict(lr=.2),
 }
 
-# %% ../../nbs/420_cd.ipynb #d97e565c
 METHODS = {'cd': Method(cd, RECIPES, when='for students that train from scratch, where there are minutes to train experts'),
            'positive-only': Method(positive_only, without(RECIPES, 'L', 'alpha') | POSITIVE,
                                    when='as a control, to see what the chain adds to low energies under experts')}
