@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from .auto import FORMATS
-from .core import Coreset, choose, label_kind, registry, stream, write_atomic
+from .core import Coreset, choose, label_kind, registry, several, stream, write_atomic
 from .corrupt import corrupted
 from .data import Data, Split, sources
 from .distill import OF_EXPERTS, distill, known_to
@@ -137,9 +137,10 @@ def held_in_file(S:Coreset, j:Judge) -> list:
             Answer('file', 'accuracy lost by 8 bits', lost, None, lost > LOSS, f'red above {LOSS:g}')]
 
 # %% ../nbs/878_audit.ipynb #94482fe7
-OTHERS, CORRUPTED = ('mlp', 'convnet:width=32', 'lenet'), ('gaussian_noise', 'defocus_blur', 'brightness', 'contrast', 'elastic_transform')
+OTHERS = dict(images=('mlp', 'convnet:width=32', 'lenet'), vectors=('mlp', 'logistic', 'shallow'), sequences=('mlp', 'textconv', 'bilstm'))
+CORRUPTED = 'gaussian_noise', 'defocus_blur', 'brightness', 'contrast', 'elastic_transform'
 
-def elsewhere(S:Coreset, real:Coreset, j:Judge, nets:tuple=OTHERS) -> list:
+def elsewhere(S:Coreset, real:Coreset, j:Judge, nets:tuple=()) -> list: # nets: specs (default: OTHERS)
     "Students of other networks"
     x, y = j.data.test
     def of(spec):
@@ -147,7 +148,7 @@ def elsewhere(S:Coreset, real:Coreset, j:Judge, nets:tuple=OTHERS) -> list:
         except ValueError as why: return Answer('networks', spec, 'not tried', None, False, str(why))
         try: return against('networks', spec, *(accuracy(j.probs(s, x, net).mean(0), y) for s in (S, real)))
         except Diverged: return Answer('networks', spec, 'diverged', None, True, 'a student left the finite numbers')
-    return [of(n) for n in nets if n!=j.net.name]
+    return [of(n) for n in nets or OTHERS[space_of(S.x).name] if n!=j.net.name]
 
 def shifted(x:Tensor, n:int) -> Tensor:
     "Images moved n pixels to the left; what leaves comes back at the other border"
@@ -185,16 +186,16 @@ def by_chance(n:int, M:int, p:float) -> float:
 
 def near_training(S:Coreset, data:Data) -> tuple: # (answers, which training images (M,))
     "How near the examples are to training images"
-    inv, shown = data.transform.inverse, S.examples()
+    inv, shown, item = data.transform.inverse, S.examples(), space_of(S.x).item
     d, i = nearest_in_class(inv(shown.x), classes_of(shown), inv(data.train.x), data.train.y)
     held = nearest_in_class(inv(data.held.x), data.held.y, inv(data.train.x), data.train.y)[0]
     if not len(held): return [Answer('privacy', 'copies', 'not tried', None, False, 'nothing is held out to compare with')], i
     M, n = len(d), int((d <= held.quantile(.01)).sum())
-    usual, says = held.median().item(), 'median distance; control: held-out images'
-    return [Answer('privacy', 'nearest training image', d.median().item(), usual, False, says),
+    usual, says = held.median().item(), f'median distance; control: held-out {item}s'
+    return [Answer('privacy', f'nearest training {item}', d.median().item(), usual, False, says),
             Answer('privacy', 'copies', n, .01*M, by_chance(n, M, .01) < .01 or (d < 1/255).any().item(),
-                   f'of {M} examples, nearer than 99 in 100 held-out images are; red where chance gives so many once in a hundred '
-                   'or one is a training image')], i
+                   f'of {M} examples, nearer than 99 in 100 held-out {item}s are; red where chance gives so many once in a hundred '
+                   f'or one is a training {item}')], i
 
 # %% ../nbs/878_audit.ipynb #33beb9ec
 def auc(inside:Tensor, outside:Tensor) -> float: # scores (n,), (m,)
@@ -284,7 +285,7 @@ def scores(S:Coreset, real:Coreset, j:Judge, whole:float) -> list: # whole: accu
     with_, without = (right(S, **o) - right(real, **o) for o in (aug, plain))
     level, ahead = squashed(0), f'ahead by {with_:.3f} with augmentation, {without:.3f} without'
     return [Answer('scores', 'HLR', hlr, None, False, f'all data {whole:.3f} less hard labels'),
-            Answer('scores', 'IOR', ior, None, ior <= 0, f'ahead of random images with {labels}'),
+            Answer('scores', 'IOR', ior, None, ior <= 0, f'ahead of random {space_of(S.x).item}s with {labels}'),
             Answer('scores', 'LRS', squashed(ior/2 - hlr/2), squashed((right(real) - whole)/2), False, f'0 to 1; {level:.2f} is level'),
             Answer('scores', 'ARS', squashed(with_/2 + without/2), level, with_ + without <= 0, ahead)]
 
@@ -395,8 +396,9 @@ def page(found:dict, # from `audited`
     body = ''.join(f'<h2>{p}</h2>' + rows_of([a for a in found['answers'] if a['part']==p]) for p in parts)
     n, title, near = len(found['answers']), escape(f'Audit of {title}'), neighbours(S, data, found['nearest'])
     red = f"{len(found['red'])} of {n} answers are red: {', '.join(found['red'])}." if found['red'] else 'No answer is red.'
-    how = ("{runs} students ({net}, protocol {protocol}) on {test_images} test images of {data}. "
-           "An audit measures what it measures; privacy is measured here and never promised. " + ABBREVIATIONS).format(**found)
+    how = ("{students} ({net}, protocol {protocol}) on {test_images} test {item}s of {data}. "
+           "An audit measures what it measures; privacy is measured here and never promised. " + ABBREVIATIONS
+           ).format(students=several(found['runs'], 'student'), item=space_of(S.x).item, **found)
     return (f'<!doctype html><meta charset=utf-8><title>{title}</title><style>{CSS}</style><h1>{title}</h1><p>{escape(red)}</p>'
             f'<p>{escape(how)}</p>{body}' + (f'<h2>nearest training images</h2><p>Each example, and beneath it the nearest training '
                                              f'image of its class.</p>{near}' if near else ''))

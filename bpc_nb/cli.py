@@ -70,7 +70,8 @@ def bpc_data(data:str='digits', # a data set's name, a folder of class folders, 
     try: found = overview(read())
     except ValueError as e:
         if 'differ in size' not in str(e): raise
-        found = overview(pictures(data, MINUTES, read)) # as `bpc distill` would take them
+        found = overview(pictures(data, MINUTES, read))
+        found['size'] = 'the images differ in size; `bpc distill` takes {}x{}, and --size chooses another'.format(*found['shape'][1:])
     return found if json else as_lines(found)
 
 def bpc_list(json:bool=False, # print one JSON object

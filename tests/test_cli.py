@@ -319,7 +319,7 @@ def test_folder_of_pictures_of_mixed_sizes(bpc, album, tmp_path, monkeypatch):
     code, out, err = bpc('data', 'my album', '--size', 16, '--json')
     assert code == 0 and json.loads(out)['shape'] == [3, 16, 16]
     code, out, err = bpc('data', 'my album', '--json') # as a run would take them
-    assert code == 0 and len({*json.loads(out)['shape'][1:]}) == 1
+    assert code == 0 and len({*json.loads(out)['shape'][1:]}) == 1 and 'differ in size' in json.loads(out)['size']
     code, out, err = bpc('distill', 'my album', '--size', 16, '--ipc', 2, '--net', NET, '--experts', 'n=2,epochs=4', '--steps', 20, '--every', 10, '--select-runs', 1, '--out', tmp_path/'run', '--json')
     assert (code, err) == (0, '')
     assert Coreset.load(tmp_path/'run'/'coreset.safetensors').classes == ('bright', 'dark', 'striped')

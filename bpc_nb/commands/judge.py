@@ -314,7 +314,7 @@ def inspection(found:dict, data:Data, net:str) -> str: # found: as `inspected` g
     rows = [(data.classes[k] if data.classes else k, f'{v:.1f}', n) for k,(v,n) in enumerate(zip(found['falls'], found['images']))]
     out = f"{100*found['outside']:.1f} % of pixel values out of range, " if 'outside' in found else ''
     part = 'validation' if found['part']=='held' else found['part']
-    return table(rows, ('class', 'falls by points', f'{part} images')) + '\n' + as_lines({
+    return table(rows, ('class', 'falls by points', f'{part} {space_of(data.shape).item}s')) + '\n' + as_lines({
         'steps': f"{found['steps']}, {'its own' if found['own_steps'] else 'of plain descent'}",
         'networks': f"{found['networks']} of {net}",
         'examples': f"{out}norm {found['norm']:.2f} of real ones, {100*found['agree']:.0f} % with the label of the nearest real one"})
@@ -397,6 +397,6 @@ def bpc_audit(file:str, # a coreset, from wherever it comes, or its run's folder
     with suppress(OSError): keep.rmdir() # gone, or not ours alone
     if json: return found
     rows = [('red' if a['red'] else '', a['part'], a['what'], *answer_in_words(a, found['examples'])) for a in found['answers']]
-    said = (f"{len(found['red'])} of {len(rows)} answers are red: no better than random real images, or past a limit\n"
+    said = (f"{len(found['red'])} of {len(rows)} answers are red: no better than random real {space_of(d.shape).item}s, or past a limit\n"
             f"accuracy is that of the students' mean probabilities, --runs {found['runs']}\n{ABBREVIATIONS}\n{out}")
     return table(rows, ('', 'part', 'question', 'coreset', 'control')) + '\n' + said
