@@ -273,7 +273,7 @@ def distill(method:str, # a name in `bpc list`
             buffer:str=None, # folder of a trajectory buffer; None: made or reused as the recipe says
             streams:int=None, # draws per step, dealt to the ranks of torchrun; None: one for each rank
             device:str='auto', # cpu, cuda or auto
-            progress:bool=True, callback:Callable=None, # `(state, row)` after every look at the validation split; true ends the run
+            progress:bool=True, callback:Callable=None, # `(state, row)` after every evaluation on the validation split; true ends the run
             until:Callable=None, judge:bool=True, # asked after every step whether time is up; false: chosen images are not evaluated
             **options:Any) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
     "Learn a coreset: the best one on the validation split"

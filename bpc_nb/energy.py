@@ -123,7 +123,7 @@ def energy(apply:Callable, # `(theta, x) -> logits`
     def E(theta:Tensor, coreset:Coreset):
         x, y, w = coreset[:3]
         n, rows = len(x) if w is None else w.sum(), [t for t in (x, y, w) if t is not None]
-        if block and len(x) > block: mean = by_block(total, block, theta, *rows)/n # below: one graph at a time
+        if block and len(x) > block: mean = by_block(total, block, theta, *rows)/n # one graph at a time
         else: mean = per_image(apply(theta, x), y).mean() if w is None else total(theta, *rows)/n
         if scale=='sum': mean = mean*n
         elif scale!='mean': mean = mean*scale

@@ -240,7 +240,7 @@ def experts(data:Data, # what to train on: its training part
             momentum:Share=0., # of SGD
             weight_decay:NonNegative=0., # of SGD
             loss:Annotated[str, one_of(LOSSES)]='cross_entropy', # or focal, margin
-            augment:Strategy='', # strategy, one word for each batch, a draw for each image; '' for none
+            augment:Strategy='', # strategy: one word for each batch, its strength drawn for each image; '' for none
             seed:int=0, # of initialisation, order and augmentation
             half:bool=False, # store float16
             group:Count=None, # experts trained at once; all of a rank where networks are small, else one

@@ -350,8 +350,8 @@ def outer(l:Learner|Callable, # a `Learner`, or a loss
           every:Count=100, # steps between evaluations on the validation split
           seed:int=0, streams:int=1, # of the draws; how many of them a step averages, dealt to the ranks
           state:State=None, # to continue from
-          record:Callable=None, progress:bool=True, # record: `(state, row)` after every look; true ends the loop
-          until:Callable=None) -> State: # `() -> bool` after every step: true ends the loop with a look
+          record:Callable=None, progress:bool=True, # record: `(state, row)` after every evaluation; true ends the loop
+          until:Callable=None) -> State: # `() -> bool` after every step: true ends the loop with an evaluation
     "The outer loop of every method: the last state"
     l = learner_of(l); values:list = []
     with progress_bar(steps, 'distill', 'step', state.step if state else 0, progress) as bar:

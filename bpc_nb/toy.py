@@ -60,7 +60,7 @@ def weighted(
     loss:Tensor, # `(M,)`, one per point
     coreset:Coreset, # whose weights count, if it has any
 ) -> Tensor: # scalar
-    "Sum over the points"
+    "Weighted sum over the points"
     return loss.sum() if coreset.w is None else coreset.w@loss
 
 # %% ../nbs/020_toy.ipynb #29305754

@@ -58,7 +58,7 @@ DESCENTS = dict(sgd=sgd, adam=adam)
 
 # %% ../nbs/200_train.ipynb #4d5b20d8
 def batches(tensors:Sequence, # all N images, labels and, where there are any, weights
-            size:int, # of a batch; N or more, with all of them, is the full set in order
+            size:int, # of a batch; N or more with part=1: all images, in order
             gens:list, # R generators
             augment:Callable=None, # `(x, gen, siamese) -> x`
             part:float=1., # share of the images, drawn anew each time

@@ -23,7 +23,7 @@ def fkl(task:Task, # energy and experts
         L:Natural=20, # steps that follow the coreset; Kim et al.: 30 to 50
         alpha:Positive=.04, # twice their size; Kim et al.: 0.02 to 0.08
         T:Natural=1, # the expert's end is theta_{k+T}; Kim et al.: 1
-        k_max:Count=10, # both begin at epochs k < k_max; Kim et al.: 2 to 30
+        k_max:Count=10, # both begin at epochs k < k_max; Kim et al.: 3 to 31
         samples:Count=30, # of each Gaussian
         width:NonNegative=.01, # standard deviation of the coreset's Gaussian
         width_pos:NonNegative=None, # of the expert's; None: the same
@@ -39,7 +39,7 @@ def fkl(task:Task, # energy and experts
     return loss
 
 # %% ../../nbs/430_fkl.ipynb #e6b8d910
-TABLE2:dict = { # ipc -> start epochs, L, alpha, as the table has them for all three divergences
+TABLE2:dict = { # ipc -> k_max = T+ + 1, L, alpha = 2*eta; the same for all three divergences
     1: dict(steps=5000, k_max=3, L=50, alpha=.02), 10: dict(steps=5000, k_max=21, L=30, alpha=.06),
     20: dict(steps=5000, k_max=31, L=30, alpha=.06)}
 RECIPES = {
