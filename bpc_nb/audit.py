@@ -151,7 +151,7 @@ def elsewhere(S:Coreset, real:Coreset, j:Judge, nets:tuple=()) -> list: # nets: 
     return [of(n) for n in nets or OTHERS[space_of(S.x).name] if n!=j.net.name]
 
 def shifted(x:Tensor, n:int) -> Tensor:
-    "Images moved n pixels to the left; what leaves comes back at the other border"
+    "Images moved n pixels to the right; what leaves comes back at the other border"
     return x.roll(n, -1)
 
 def when_corrupted(S:Coreset, real:Coreset, j:Judge) -> list:

@@ -70,7 +70,7 @@ def students(coreset:Coreset, # what they see
              epochs:int=300, # passes over the coreset; a tenth of the step after half of them
              lr:float=.01, # of the optimiser
              momentum:float=.9, weight_decay:float=5e-4, batch:int=256, optimiser:str='sgd', # a name in `DESCENTS`
-             augment:str='', # strategy of augmentation, a draw for each image; 'flip' is left out for grey images, everything for rows
+             augment:str='', # strategy of augmentation, a strength for each image; 'flip' is left out for grey images, everything for rows
              loss:str='cross_entropy',
              seed:int|tuple=0, # of initialisation, order and augmentation
              at_once:bool=None, # all runs in one vectorised pass; None: where that is faster

@@ -30,7 +30,7 @@ def clients(data:Data, n:int=5, each:int=2, # clients; classes of each
                          f"take {-(-data.K//n)} to {data.K} classes for each")
     names = [data.classes[i] for i in torch.randperm(data.K, generator=stream(seed, 'clients')).tolist()]
     holds = [{names[(i*each + j)%data.K] for j in range(each)} for i in range(n)]
-    def share(s:Split, i:int): # of every class, one image in as many as hold it
+    def share(s:Split, i:int): # of each class of the client: every n-th image, where n clients hold the class
         some = []
         for k in sorted(map(data.classes.index, holds[i])):
             who = [c for c in range(n) if data.classes[k] in holds[c]]

@@ -39,7 +39,7 @@ class Network(NamedTuple):
     stats:Callable # `(theta, x) -> {name: buffer}` of the normalisation layers; `{}` where there are none
     shapes:dict={} # parameter's name to its shape, in the order of theta
     build:Callable=None # `() -> nn.Module`
-    features:Callable|None=None # `(theta, x) -> [output of each block, ..., what the classifier sees (B,d)]`; None: layers in no row
+    features:Callable|None=None # `(theta, x) -> [input of each layer with weights but the first, ..., of the last (B,d)]`; None: no row
     many:bool=True # whether `vmap` can run it for several thetas at once
 
 # %% ../nbs/130_networks.ipynb #c8dbf8ad
@@ -275,7 +275,7 @@ class Cosine(nn.Module):
 UNITS = dict(leakyrelu=ACTS['leakyrelu'], cosine=Cosine)
 
 def shallow(shape:tuple, K:int, act:str='leakyrelu') -> nn.Module: # act: or cosine
-    "One hidden layer of as many units as pixels, orthogonal"
+    "One hidden layer with as many units as an image has values; its matrix starts orthogonal"
     D, unit = prod(shape), choose(act, UNITS, 'act')
     layer = nn.Linear(D, D, bias=act=='cosine')
     nn.init.orthogonal_(layer.weight)

@@ -161,7 +161,7 @@ def inspected(coreset:Coreset, # where it comes from is not known
               thetas:Tensor, # networks trained on these data (R,P)
               part:str='held', # whose images are called: 'held' or 'test'
               lr:Positive=.01, epochs:Count=10, # steps of a coreset that has none of its own
-              most:Positive=20., # points by which a class may fall, more than the median of all where that falls, too
+              most:Positive=20., # points by which a class may fall beyond the median fall of all classes (beyond 0 where that is no fall)
              ) -> dict: # plain values; falls in points
     "What the steps of a coreset do to each class of trained networks"
     sound_inspection(part=part, lr=lr, epochs=epochs, most=most)

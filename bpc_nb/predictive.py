@@ -187,7 +187,7 @@ def ready(coreset:Coreset, data:Data, net:str|Network|Callable|None, device:str)
 def by_posterior(protocol:str, /, # a name in `POSTERIORS`
                  S:Coreset, # what students see
                  data:Data, net:Network,
-                 seed:tuple, # (of the task, what for); on every part and for every coreset the chains have the same draws
+                 seed:tuple, # (of the task, what for); the first makes the chains' random numbers, for every part and every coreset
                  part:str, # 'test', 'held' or 'train'
                  runs:Sequence=range(1), # numbers of the runs
                  tick:Callable=None, # None: no progress is shown

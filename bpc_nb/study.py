@@ -310,7 +310,8 @@ def tested(st:Study, theta:Tensor) -> dict: # draws (n,P)
 def nearness(st:Study, S:Rows, control:bool=True, draws:int=1000, seed:int=0) -> dict:
     "How near the posterior of points is to that of all rows"
     whole('draws', draws, max(4, len(st.parameters)//4 + 1))
-    p, c = posterior_of(st, 4*draws, seed), long_chains(st.of, S, st.prior, draws=draws, seed=seed, classes=len(st.classes))
+    p = posterior_of(st, 4*draws, seed + 10**6) # other draws than those that contrastive divergence learns from
+    c = long_chains(st.of, S, st.prior, draws=draws, seed=seed, classes=len(st.classes))
     def seen(theta, mark=''): return {f'{k}{mark}':v for k,v in (distances(p, theta) | tested(st, theta)).items()}
     r = dict(points=len(S.x), rows=len(st.rows.x), model=st.model, n_test=len(st.test.x)) | seen(c.pooled())
     r |= {k:c.meta[k] for k in ('rhat','ess','seconds')} | {f'{k}_rows':v for k,v in tested(st, p).items()}

@@ -96,7 +96,7 @@ def log_density(m:Model, rows:Rows, theta:Tensor, sd:float, block:int) -> Tensor
 def weighed(m:Model, rows:Rows, sd:float=1., draws:int=2000, seed:int=0, block:int=2000, # of rows
             q:Gaussian|None=None, classes:int=0, # q: None: Laplace's; classes: as in `long_chains`
            ) -> tuple: # draws (n,P) of the posterior, their effective number
-    "Draws of a posterior that is nearly a Gaussian, from one pass over the data"
+    "Draws of a posterior that is nearly a Gaussian: Newton's steps, then one pass over the data"
     q = q or laplace_of(m, rows, torch.zeros(m.size(rows.x.shape[1], classes or int(rows.y.max()) + 1), dtype=rows.x.dtype), sd)
     if separated(m, rows, q.mean): warnings.warn(APART)
     gen = stream(seed, 'weighed')

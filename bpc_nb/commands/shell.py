@@ -188,7 +188,7 @@ def as_lines(found:dict) -> str:
     return '\n'.join(f"{k:11} {', '.join(map(str, v)) if isinstance(v, list) else v}" for k,v in found.items())
 
 def mean_percent(found:dict, which:str='') -> str: # which: '', '_8bit' or '_random'
-    "Mean and standard deviation, in percent; no deviation where all runs are one"
+    "Mean and standard deviation, in percent; no deviation where all runs are equal"
     one = len({*found.get('accuracy_runs'+which, (0, 1))})==1
     spread = '' if one else f" ± {100*found['accuracy_std'+which]:.1f}"
     return f"{100*found['accuracy_mean'+which]:.1f}{spread}"

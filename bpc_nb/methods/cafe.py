@@ -99,7 +99,7 @@ def cafe_dsa(task:Task, beta:NonNegative=.01, early:NonNegative=.1, late:NonNega
     return cafe(task, beta, early, late, still, moved, most, watch, real, lr_net, augment)
 
 # %% ../../nbs/620_cafe.ipynb #bebb9768
-RECIPES = { # (None, None) is for data of one's own
+RECIPES = { # (None, None) holds for all data; other rows override it
     (None, None): dict(lr=.1, steps=200, every=20),  # published: 2000 episodes
     ('digits', None): dict(net='convnet:width=64,depth=2', average=.98, steps=20, every=5, real=64, watch=20, most=10),
     ('mnist', None): dict(average=.98, select_runs=2, select_protocol='dc'),

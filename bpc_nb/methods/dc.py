@@ -30,7 +30,7 @@ def angles(a:Tensor, b:Tensor, # gradients of one layer's weights, (out, ...)
     return (1 - (a*b).sum(1)/(a.norm(dim=1)*b.norm(dim=1)).clamp(min=eps)).sum()
 
 def distance(net:Network, a:Tensor, b:Tensor, d:Callable=angles) -> Tensor: # gradients (P,)
-    "Distance of two gradients, summed over the layers with weights: D"
+    "Distance of two gradients, summed over the layers with weights: Delta"
     return sum(d(u, v) for u,v in zip(*(cut(net.name, net.shapes, g).values() for g in (a, b))) if u.ndim > 1)
 
 # %% ../../nbs/600_dc.ipynb #70b11983
@@ -86,7 +86,7 @@ def dsa(task:Task, matches:Count=None, inner:Natural=None, real:Count=256, lr_ne
     return dc(task, matches, inner, real, lr_net, momentum_net, augment)
 
 # %% ../../nbs/600_dc.ipynb #f3eeab82
-RECIPES:dict = { # (None, None) is for data of one's own
+RECIPES:dict = { # (None, None) holds for all data; other rows override it
     (None, None): dict(lr=.1),                       # published
     ('digits', None): dict(net='convnet:width=64,depth=2', average=.98), # as the students of `cd`
     ('digits', 1): dict(steps=300),

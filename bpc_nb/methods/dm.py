@@ -35,7 +35,7 @@ def dm(task:Task, # network and data
     return loss
 
 # %% ../../nbs/610_dm.ipynb #2fbf2678
-RECIPES:dict = { # (None, None) is for data of one's own
+RECIPES:dict = { # (None, None) holds for all data; other rows override it
     (None, None): dict(lr=1.),                       # published
     ('digits', None): dict(net='convnet:width=64,depth=2', average=.98, steps=400),
     ('mnist', None): dict(average=.98, select_runs=2, select_protocol='dc'),

@@ -45,7 +45,7 @@ def kernel_ridge(K:Tensor, # among the examples (M,M)
                  y:Tensor, # targets (M,K)
                  r:float, # ridge, in units of the mean diagonal of K
                  own:Tensor=None, # of each other image with itself (N,); None: no variance is wanted
-                ) -> tuple: # mean (N,K), variance (N,), of the noise
+                ) -> tuple: # mean (N,K), variance (N,), variance of the noise
     "What a ridge regression with a kernel predicts, under the prior that makes the targets most probable"
     a = r*K.diagonal().mean()
     L = definite(K, a)

@@ -36,7 +36,7 @@ def endpoints(theta_k:Tensor, pos:Tensor, # (P,)
               thetas:list, # where the student went
               covariance:str='shared', # or 'diagonal'
              ) -> Tensor:
-    "Distance of student and expert, in units of how far the expert went (Eq. 15)"
+    "Squared distance of student and expert, in units of how far the expert went (Eq. 15)"
     sds = (torch.stack(thetas).var(0, correction=0).clamp(min=1e-20).sqrt(), (pos - theta_k).abs()/12**.5) if covariance=='diagonal' else ()
     return w2(thetas[-1], pos, *sds)/((theta_k - pos)**2).sum()
 
@@ -48,7 +48,7 @@ def wasserstein(task:Task, # energy and experts
                 T:Count=2, # the expert's end is theta_{k+T}; Kim et al.: 2
                 k_max:Count=10, # both begin at epochs k < k_max; Kim et al.: 3 to 31
                 covariance:Annotated[str, one_of(('shared','diagonal'))]='shared', # of the two Gaussians, which is MTT; or 'diagonal'
-                gradient:Annotated[str, one_of(GRADIENTS)]='exact', # 'unrolled': with all graphs; 'tesla': no second derivatives
+                gradient:Annotated[str, one_of(GRADIENTS)]='exact', # 'unrolled': with all graphs; 'tesla': no second derivatives in theta
                 stride:Count=1, # thetas kept: every one, every second ...; the others are computed again
                 augment:Strategy='', # strategy of siamese augmentation: a draw for each step
                ) -> Learner|Callable: # a `Learner`, or `loss(coreset, gen) -> scalar` where alpha stays
