@@ -123,6 +123,7 @@ def best(results:str|Path=RESULTS) -> dict: # (name, ipc) -> (line, file)
         at = (r['data'].split()[0], r['ipc']) if 'config' in r and of_students(r) else None
         if not at or at[0] not in STATEMENTS or at[1] not in TABLE_SIZES: continue
         if r.get('zca'): continue # whitened images are lost in 8-bit pixels, and a file does not hold the matrix
+        if r['config'].get('decode', 'identity')!='identity': continue # a picture of them is not what students see
         if (at not in out or rank(r) > rank(out[at][0])) and (path := coreset_file(r, results)):
             out[at] = r, path
     return out
