@@ -406,7 +406,7 @@ def ended_gently(alone:bool=True) -> Iterator: # alone: in no group of ranks, wh
 NO_MEMORY = "take smaller images (size=), a narrower network or fewer students (runs=), or start fewer processes"
 
 def main(argv:list=None) -> int: # words of the command line; None: as typed
-    "Run one command: exit code 0, 130 for a stop, 2 for bad input, files, memory or a bad finding, 1 for everything else"
+    "Run one command; exit code 0, 130 (stopped), 2 (bad input or file, too little memory, a fault found) or 1 (everything else)"
     argv, names, place = sys.argv[1:] if argv is None else list(argv), (), Place()
     def say(said, *_, **__):
         who = [f'rank {place.rank} of {place.world}:']*(place.world>1)
