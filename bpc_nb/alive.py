@@ -10,11 +10,10 @@ from typing import Callable
 
 import torch
 from torch import Generator, Tensor
-from torch.func import vmap
 
 from .core import stream
 from .models import Model, Rows, laplace_of
-from .points import learned_points, psvi_loss, some_rows, total_of, white
+from .points import guessed_total, learned_points, psvi_loss, some_rows, total_of, white
 from .samplers.hmc import hmc
 from .truth import whitened
 
@@ -44,10 +43,7 @@ def coreset_mcmc(m:Model, rows:Rows, M:int, # points
 def black_box_loss(m:Model, S:Rows, rows:Rows, theta:Tensor, log_r:Tensor, # (K,P), draws of an approximation; (K,), its log density
                    sd:float, batch:int, gen:Generator, wide:float=1.) -> Tensor: # wide: temperature of p
     "KL(q||p) up to a constant, from draws that are weighted"
-    N = len(rows.x)
-    i = torch.randint(N, (batch,), generator=gen) if batch < N else torch.arange(N)
-    with torch.no_grad(): f = N/wide/len(i)*vmap(lambda t: m.log_lik(t, rows.x[i], rows.y[i]).sum())(theta)
-    g = total_of(m, S, theta)
+    f, g = guessed_total(m, rows, theta, batch, gen)/wide, total_of(m, S, theta)
     log_w = g - (theta**2).sum(1)/(2*sd**2) - log_r
     return log_w.softmax(0)@(g - f) - log_w.logsumexp(0)
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MODELS', 'Model', 'predictor', 'logits', 'pick', 'of_network', 'model_of', 'traced', 'Rows', 'potential',
-           'derivatives', 'curvature', 'laplace_of', 'checked_rows', 'distinct_columns', 'separated']
+           'derivatives', 'curvature', 'laplace_of', 'checked_rows', 'known_labels', 'distinct_columns', 'separated']
 
 # %% ../nbs/840_models.ipynb #ed75e240
 import warnings
@@ -116,10 +116,13 @@ def laplace_of(m:Model, rows:Rows, theta:Tensor, sd:float=1., steps:int=100) -> 
         g, H = curvature(m, rows, here, sd)
         v, V = torch.linalg.eigh(H)
         way, size = -V@((V.T@g)/v.abs().clamp(min=1e-9*v.abs().max())), 1. # down, also where the energy is not convex
+        flat = (g@way).abs() < 1e-12*(1 + value.abs())
+        if saddle := flat and v[0] < -1e-9*v.abs().max(): way = V[:,0]/v[0].abs()**.5
         while size > 1e-8 and not U(here + size*way) <= value: size /= 2
         if size <= 1e-8: break
-        here, before, value = here + size*way, value, U(here + size*way)
-        if (g@way).abs() < 1e-12*(1 + value.abs()): break
+        here = here + size*way
+        value = U(here)
+        if flat and not saddle: break
     v, V = torch.linalg.eigh(curvature(m, rows, here, sd)[1])
     return Gaussian(here, V/v.clamp(min=1e-12*v.max())@V.T)
 
@@ -135,22 +138,30 @@ def checked_rows(m:Model, rows:Rows, names:Sequence=(), label:str='y') -> Rows: 
             raise ValueError(f"{n}: row {at[0] + 1} has a value that is missing or infinite{where}; fill it in, or leave out the row")
     if w is not None and (w < 0).any():
         raise ValueError(f"w: weight {w.min():.4g} of row {int(w.argmin()) + 1} is below 0; a likelihood counts a row 0 times or more")
-    odd = dict(binary=lambda: (y!=0) & (y!=1), count=lambda: (y < 0) | (y!=y.round()), number=lambda: y!=y,
-               **{'class':lambda: (y < 0) | (y!=y.round())})[m.wants]()
-    if odd.any():
-        expected = dict(binary='0 or 1', count='a whole number of at least 0', **{'class':'the number of a class'})[m.wants]
-        raise ValueError(f"{label}: row {int(odd.nonzero()[0]) + 1} has {y[odd][0]:.4g}, and {m.name} regression expects {expected}")
+    known_labels(m, y, label)
     distinct_columns(x, called)
     return rows
+
+def known_labels(m:Model, y:Tensor, label:str='y') -> None: # (N,); NaN: no label
+    "One sentence for a label that a model does not know"
+    odd = dict(binary=lambda: (y!=0) & (y!=1), count=lambda: (y < 0) | (y!=y.round()), number=lambda: y!=y,
+               **{'class':lambda: (y < 0) | (y!=y.round())})[m.wants]()
+    if (odd := odd & y.isfinite()).any():
+        expected = dict(binary='0 or 1', count='a whole number of at least 0', **{'class':'the number of a class'})[m.wants]
+        raise ValueError(f"{label}: row {int(odd.nonzero()[0]) + 1} has {y[odd][0]:.4g}, and {m.name} regression expects {expected}")
 
 # %% ../nbs/840_models.ipynb #d1810971
 def distinct_columns(x:Tensor, called:Callable) -> None: # called: `column's number -> its name`
     "One sentence for columns that no regression can tell apart"
+    if not x.shape[1]: raise ValueError("x: no column has two different values; give one that has")
+    if len(x) < 2: return
     sd = x.std(0)
     if (flat := sd <= 1e-12*(1 + x.abs().amax(0))).any():
         raise ValueError(f"x: column {called(int(flat.nonzero()[0]))} is constant, as the intercept is; leave it out")
     v, V = torch.linalg.eigh(torch.corrcoef(x.T).reshape(x.shape[1], -1))
-    if len(x) > 1 and v[0] < 1e-9:
+    if v[0] < 1e-9:
+        if len(x) <= x.shape[1]:
+            raise ValueError(f"x: found {len(x)} rows of {x.shape[1]} columns; expected more rows than columns, to tell these apart")
         some = (V[:,0].abs() > .1).nonzero().squeeze(1).tolist()
         raise ValueError(f"x: columns {', '.join(map(called, some[:6]))} are a linear function of each other; leave one of them out")
 
