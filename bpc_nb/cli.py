@@ -184,7 +184,8 @@ def bpc_demo(out:str=None, # the run's folder (default: runs/demo, made anew eac
     "The main job on scikit-learn's digits: ten images, measured"
     if not json: print(DEMO_SAYS, file=sys.stderr, flush=True)
     began, data, device = time.perf_counter(), load('digits'), auto(device)
-    if out is None: Path('runs/demo/checkpoint.safetensors').unlink(missing_ok=True)
+    for name in ('checkpoint.safetensors','coreset.safetensors','config.json') if out is None else ():
+        Path('runs/demo', name).unlink(missing_ok=True)
     out = Path(out or 'runs/demo')
     coreset = distill(DEFAULT, data, 1, out, seed, device=device, progress=not json, **DEMO)
     r = evaluate(coreset, data, protocol='quick', control=True, seed=seed, device=device)

@@ -6,9 +6,9 @@
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'MAKER', 'SIGNS', 'likeliest', 'choose', 'several', 'Transform', 'write_atomic',
            'cache_folder', 'Decoder', 'quarters', 'packed', 'Coreset', 'in_short', 'only_images', 'in_8bit', 'decoded',
            'in_pixels', 'without_order', 'label_kind', 'label_words', 'as_dataset', 'of_each', 'onto', 'stored',
-           'save_coreset', 'file_in', 'read_coreset', 'image', 'save_png', 'drawn_here', 'as_csv', 'save_folder',
-           'load_pt', 'Algorithm', 'iterate', 'stream', 'module_with', 'registry', 'no_memory', 'free_mb',
-           'within_memory', 'provenance']
+           'save_coreset', 'file_in', 'read_coreset', 'image', 'save_png', 'drawn_here', 'class_folders', 'as_csv',
+           'save_folder', 'load_pt', 'Algorithm', 'iterate', 'plainly', 'stream', 'module_with', 'registry',
+           'no_memory', 'free_mb', 'within_memory', 'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
 import csv, difflib, hashlib, json, os, platform, tempfile
@@ -17,8 +17,9 @@ from datetime import datetime, timezone
 from functools import cache
 from importlib import import_module
 from io import StringIO
+from numbers import Integral
 from pathlib import Path
-from typing import Any, Callable, Collection, Hashable, Iterator, NamedTuple
+from typing import Any, Callable, Collection, Hashable, Iterable, Iterator, NamedTuple
 
 import torch
 from PIL import Image
@@ -307,6 +308,14 @@ def drawn_here(path:str|Path) -> bool: # of a picture
         with Image.open(path) as img: return img.info.get('Software')==MAKER
     except (OSError, Image.DecompressionBombError): return False
 
+# %% ../nbs/000_core.ipynb #849064b1
+def class_folders(classes:Iterable) -> list: # names
+    "A folder's name for each class, or one sentence"
+    names = [str(c).replace('/', '-').replace(os.sep, '-') for c in classes]
+    if odd := [n for n in names if not n.strip() or n[0]=='.' or names.count(n) > 1]:
+        raise ValueError(f"coreset: its class {odd[0]!r} has no folder of its own; classes= names without a dot in front, all different")
+    return names
+
 # %% ../nbs/000_core.ipynb #e0109971
 def as_csv(rows:list) -> str:
     "Rows as text, with quotes where a comma needs them"
@@ -321,11 +330,15 @@ def save_folder(s:Coreset, # what to write
     if s.targets: raise ValueError("coreset: its labels are targets of a regression, which folders of classes cannot say; "
                                    "use coreset.dataset()")
     s = in_pixels(without_order(s, 'a folder of pictures'))
-    hard, rows = s.y if s.y.ndim==1 else s.y.argmax(1), []
-    for i,(p,k) in enumerate(zip(s.pixels(clamp=True), hard.tolist())):
-        name = f"{s.classes[k].replace('/', '-') if s.classes else k}/{i:04}.png"
+    hard, rows = (s.y if s.y.ndim==1 else s.y.argmax(1)).tolist(), []
+    places = class_folders(s.classes or range(max(hard) + 1))
+    names = [f'{places[k]}/{i:04}.png' for i,k in enumerate(hard)]
+    if odd := next((p for p in Path(folder).glob('*/*.png') if '/'.join(p.parts[-2:]) not in names), None):
+        raise ValueError(f"folder: {folder} holds other pictures, {odd.parent.name}/{odd.name}; choose another folder")
+    for i,(p,k,name) in enumerate(zip(s.pixels(clamp=True), hard, names)):
         write_atomic(Path(folder)/name, lambda tmp: image(p).save(tmp, 'PNG'))
         rows.append([name, *([] if s.w is None else [s.w[i].item()]), *(s.y[i].tolist() if s.y.ndim==2 else [k])])
+    (Path(folder)/'labels.csv').unlink(missing_ok=True)
     if s.y.ndim==1 and s.w is None: return
     head = ['file', *([] if s.w is None else ['weight']), *(s.classes if s.y.ndim==2 else ['class'])]
     write_atomic(Path(folder)/'labels.csv',
@@ -367,12 +380,17 @@ def iterate(alg:Algorithm, # what to iterate
     for _ in range(n): yield (state := alg.step(state, gen))
 
 # %% ../nbs/000_core.ipynb #731d34f1
+def plainly(v:Any) -> Any:
+    "A name for draws in which a number of NumPy is that number"
+    if isinstance(v, tuple): return tuple(map(plainly, v))
+    return int(v) if isinstance(v, Integral) and not isinstance(v, bool) else v
+
 def stream(seed:int|tuple, # of the task, or of its part
            *name:Any, # words and numbers that say what the draws are for
            device:str|torch.device='cpu', # where the draws are made
           ) -> Generator:
     "A generator for one named use: the same name gives the same draws, another name independent ones"
-    digest = hashlib.sha256(repr((seed, *name)).encode()).digest()
+    digest = hashlib.sha256(repr(plainly((seed, *name))).encode()).digest()
     return Generator(device).manual_seed(int.from_bytes(digest[:8], 'big') >> 1)
 
 # %% ../nbs/000_core.ipynb #de735c76

@@ -21,7 +21,7 @@ import torch
 from torch import Generator, Tensor
 
 from .core import Coreset, Transform, stream
-from .images import NAMED, as_labels, as_size, cached, read, spelt_nearly
+from .images import NAMED, as_labels, as_size, cached, read, spelt_nearly, unlike_known
 from .options import whole
 from .spaces import columns_of, space_of
 from .text import Sentences, is_text, numbered, read_text, room, vectors_of, vocabulary
@@ -240,7 +240,8 @@ def read_rows(source:Any, label:str, # a table, and its column of classes
     y, classes = as_labels(y, n, what='label')
     table = dict(label=label, columns=[[c.name, c.kind, [*c.values]] for c in columns])
     check = hashlib.sha256(repr(table).encode() + x.numpy().tobytes() + y.numpy().tobytes())
-    return (table_files(source)[0].stem if n==len(y) else os.path.basename(os.path.abspath(source)), dict(x=x, y=y),
+    name = table_files(source)[0].stem if n==len(y) else os.path.basename(os.path.abspath(source))
+    return (unlike_known(name, 'rows'), dict(x=x, y=y),
             dict(n=n, classes=classes, checksum=check.hexdigest(), table=table))
 
 # %% ../nbs/110_data.ipynb #359e47d0
@@ -266,13 +267,14 @@ def share_of_rare(ids:Tensor) -> float: # (N,length), of test sentences
     return round((ids==1).sum().item()/max(1, (ids > 0).sum().item()), 4)
 
 def load_text(source:str|Path, root:str|None, label:str|None, text:str|None, length:int|None, held_out:float, folds:int,
-              fold:int|None, seed:int, **given:Any) -> Data: # as in `load`
+              fold:int|None, seed:int, least:int, **given:Any) -> Data: # as in `load`
     "Labelled sentences, split, their words as vectors"
     of_images(given, source)
     t = read_text(source, root, label, text)
     y, classes = as_labels(t.y, t.n, what='label')
-    if len(classes) < 2: raise ValueError(f"data: all sentences of {source} are of one class, {classes[0]!r}; "
+    if len(classes) < least: raise ValueError(f"data: all sentences of {source} are of one class, {classes[0]!r}; "
                                           "a classifier needs two classes or more")
+    if least==1 and too_few(y, t.n, folds): folds = 1
     *parts, fold = parts_of(t, y, held_out, folds, fold, seed, classes)
     known = [t.words[i] for i in parts[0].tolist()]
     names, length = vocabulary(known), room(known, length)
@@ -343,7 +345,7 @@ def load(source:Any='digits', # name, path of a folder or file, arrays (x, y), d
         ) -> Data:
     "Labelled images, rows or sentences from anywhere, split, normalised and, on request, whitened"
     size, seed = as_size(size), whole('seed', seed, 0)
-    if is_text(source, text): return load_text(source, root, label, text, length, held_out, folds, fold, seed,
+    if is_text(source, text): return load_text(source, root, label, text, length, held_out, folds, fold, seed, least,
                                                size=size, zca=zca, skip_bad=skip_bad)
     if length is not None: raise ValueError(f"length: found {length!r}, and the source has no sentences; leave it out")
     rows = label is not None or is_table(source)
@@ -430,7 +432,9 @@ def match(data:Data, # what a coreset is to be used with
     t = coreset.transform.to('cpu') if coreset.kept is None else refit(data, coreset)
     if same(t, data.transform): return data
     move = lambda s: Split(apply(t, (data.transform.inverse(x) for x in s.x.split(200)), len(s.x), data.shape), s.y)
-    return data._replace(train=move(data.train), held=move(data.held), test=move(data.test), transform=t)
+    space = hashlib.sha256(b''.join(p.contiguous().numpy().tobytes() for p in t if p is not None)).hexdigest()[:12]
+    return data._replace(train=move(data.train), held=move(data.held), test=move(data.test), transform=t,
+                         meta=data.meta | dict(space=space)) # networks trained here are not those of the data's own space
 
 # %% ../nbs/110_data.ipynb #cf87c325
 def in_words_of(data:Data, coreset:Coreset) -> Data:

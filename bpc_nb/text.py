@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ROLES', 'RARE', 'MOST_WORDS', 'WHOLE', 'WINDOW', 'DIM', 'parts_in', 'text_files', 'fields', 'table_of', 'is_text',
            'table_head', 'Sentences', 'sentences_in', 'read_text', 'vocabulary', 'numbered', 'tensor_of', 'room',
-           'counts_of', 'ppmi', 'rank_of', 'standard', 'vectors_of']
+           'counts_of', 'ppmi', 'rank_of', 'standard', 'vectors_of', 'unlike_each']
 
 # %% ../nbs/107_text.ipynb #6e78d64c
 import csv, hashlib, io, os
@@ -182,4 +182,10 @@ def vectors_of(sentences:list, # of the training part, tuples of words
                              "a vector; add longer sentences")
         v = rank_of(A, min(D, V-1))
         return dict(words=torch.from_numpy(standard(v, np.bincount(np.concatenate(ids), minlength=V))).float()), {}
-    return cached(key, make)[0]['words']
+    return unlike_each(cached(key, make)[0]['words'])
+
+def unlike_each(vectors:Tensor) -> Tensor: # (V,D)
+    "Vectors of which no two are equal, so that each tells its word"
+    same = vectors.unique(dim=0, return_inverse=True)[1]
+    before = torch.tril(same[:,None]==same, -1).sum(1)
+    return torch.cat([vectors[:,:1] + 1e-5*before[:,None], vectors[:,1:]], 1)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['TABLES', 'MOST_CATEGORIES', 'UTF8', 'NOTHING', 'CLASSES', 'table_files', 'is_table', 'delimiter', 'open_table',
-           'checked_names', 'kind_of', 'reads', 'entire', 'column', 'entries', 'numeric', 'labels_of', 'read_table']
+           'checked_names', 'kind_of', 'reads', 'entire', 'column', 'entries', 'in_32_bits', 'numeric', 'labels_of',
+           'read_table']
 
 # %% ../nbs/105_vectors.ipynb #38ac30ba
 import re
@@ -36,9 +37,10 @@ def is_table(source:Any) -> bool:
 
 # %% ../nbs/105_vectors.ipynb #a61a3176
 def delimiter(f:Path) -> str:
-    "The sign that the first line has most of"
-    with open(f, encoding='utf-8', errors='replace') as o: line = o.readline()
-    return max(',;\t', key=line.count)
+    "The sign that the first line has most of, outside quotes; one that the second line has as often comes first"
+    with open(f, encoding='utf-8', errors='replace') as o: a, b = (re.sub('"[^"]*"', '', o.readline()) for _ in range(2))
+    if f.suffix.lower()=='.tsv' and '\t' in a: return '\t'
+    return max([s for s in ',;\t' if 0 < a.count(s)==b.count(s)] or ',;\t', key=a.count)
 
 def open_table(f:Path) -> Any: # pyarrow's Table
     "One file as columns with names"
@@ -122,8 +124,17 @@ def entries(c:Column, a:Any) -> Tensor: # (N,width)
     "A column as numbers"
     if c.kind=='category':
         at = torch.tensor([*map(c.values.index, a.to_pylist())])
-        return torch.nn.functional.one_hot(at, len(c.values)).float()
-    return torch.from_numpy(np.array(a.to_pylist(), dtype=np.float64)).float()[:,None]
+        return torch.nn.functional.one_hot(at, len(c.values)).double()
+    return torch.from_numpy(np.array(a.to_pylist(), dtype=np.float64))[:,None]
+
+def in_32_bits(c:Column, v:Tensor) -> Tensor: # (N,width) float64
+    "A column for networks, or one sentence for numbers that 32 bits cannot hold or tell apart"
+    top, sd = v.abs().max().item(), v.std().item()
+    if top > 1e37: raise ValueError(f"source: column {c.name!r} holds {top:.3g}, and 32 bits hold up to 1e37; divide it, or leave it out")
+    if 1e-12*top < sd < 1e-5*top:
+        raise ValueError(f"source: column {c.name!r} varies by {sd:.3g} around {v.mean():.6g}, too little for the seven digits of 32 bits; "
+                         f"subtract {v.min():.0f} first")
+    return v.float()
 
 def numeric(columns:list) -> Tensor: # (D,) bool
     "Which entries are numbers: these are standardised"
@@ -164,4 +175,5 @@ def read_table(source:str|Path, # a file, or a folder with train and test tables
     if not rest: raise ValueError(f"source: {source} has no column beside the label {label!r}")
     arrays = {c: entire(c, t[c]) for c in rest}
     columns = [column(c, a, f"; for sentences, say text={c!r}") for c,a in arrays.items()]
-    return torch.cat([entries(c, arrays[c.name]) for c in columns], 1), y, columns, len(parts[0]) if len(parts)>1 else None
+    x = torch.cat([in_32_bits(c, entries(c, arrays[c.name])) for c in columns], 1)
+    return x, y, columns, len(parts[0]) if len(parts)>1 else None

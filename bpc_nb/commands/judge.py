@@ -24,7 +24,7 @@ from ..images import NAMED, TEXTS
 from ..memory import Memory, PRINTS, STATE, read_prints, tests_seen
 from ..networks import default_net, network
 from ..options import check_all, options_of, parameters
-from ..poison import inspected, poison, sound_attack, sound_inspection, suspicions, trained
+from ..poison import beside_own, inspected, poison, sound_attack, sound_inspection, suspicions, trained
 from ..predictive import POSTERIORS, predictive
 from ..rank import TRAINING, in_order_of_score, networks_of
 from ..ranks import auto
@@ -49,10 +49,13 @@ def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, o
     if given.get('zca') not in (None, white):
         raise ValueError(f"zca: the coreset is {'not '*(not white)}whitened, and test images are brought to its space; leave --zca out")
     typed = ({*given} & {*loading()}) - {'root','download'}
-    if data and Path(data).suffix not in ('.tsv','.csv') and data not in TEXTS and not Path(data).is_dir(): # no table, so no columns of one
+    tabular = data and Path(data).suffix.lower() in ('.tsv','.csv',*['.parquet']*('label' in recipe))
+    if data and not tabular and data not in TEXTS and not Path(data).is_dir(): # no columns of a table
         recipe = {k:v for k,v in recipe.items() if k not in ('length','text','label')}
     try: found = data_from(data or source, given, recipe)
-    except ValueError:
+    except ValueError as e:
+        if str(e).startswith('fold: ') and not {'fold','folds'} & {*given}: # other data, with a test part of their own
+            return data_of(coreset._replace(meta=coreset.meta | dict(recipe=coreset.meta['recipe'] | dict(fold=None))), data, given)
         if data or typed or not coreset.meta.get('history'): raise
         raise ValueError(f"data: {all_classes(coreset.meta)}") from None # of one addition
     if (data or not typed) and (made := sources(coreset.meta)) and found.meta['checksum'] not in made:
@@ -331,7 +334,7 @@ def bpc_inspect(file:str, # a coreset, from wherever it comes, or its run's fold
     for k in how.keys() & {'lr','epochs'} if S.steps is not None else ():
         raise ValueError(f"{k}: the coreset has step sizes of its own, so {k}= would change nothing; leave it out")
     sound_inspection(**how)
-    S, data, net = matched(S, data_of(S, data, given), net)
+    S, data, net = beside_own(S, data_of(S, data, given), net)
     found = inspected(S, data, net, trained(data, net, dict(n=5, seed=1) | experts, auto(device), not json), **how)
     bad = suspicions(found, data.classes)
     found = dict(coreset=str(file), data=data.name, net=net.name, wrong=bad) | found
