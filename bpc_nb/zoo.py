@@ -4,16 +4,19 @@
 
 # %% auto #0
 __all__ = ['STATEMENTS', 'OURS', 'FIGURES', 'FIVE_LINES', 'OWN_STEPS', 'HERE', 'TABLE_SIZES', 'use_on_card', 'audit_of',
-           'card_of', 'few_lines', 'used', 'red_of', 'described', 'best', 'update', 'catalogue', 'card', 'load_coreset',
-           'agrees']
+           'card_of', 'few_lines', 'used', 'red_of', 'described', 'by_recipe', 'best', 'update', 'catalogue', 'card',
+           'load_coreset', 'agrees']
 
 # %% ../nbs/965_zoo.ipynb #5803d547
 import json, shutil
 from pathlib import Path
+from statistics import mean
 
+from .cells import key
 from .core import DECODERS, Coreset, choose, label_words, write_atomic
 from .evaluate import PROTOCOLS
 from .lines import RESULTS, coreset_file, done, file_digest, found, of_students
+from .search import as_cell
 
 # %% ../nbs/965_zoo.ipynb #c314447a
 STATEMENTS = dict(
@@ -101,7 +104,7 @@ def described(card:dict) -> str:
         f"{f['epochs']} epochs) on {f['n_test']} images{part}:",
         f"  these images {p('')}; as 8-bit images {p('_8bit')}; random real images {p('_random')}", '',
         f"Made by {made['method']} (seed {made['seed']}), "
-        f"chosen at step {made['step']} and among seeds on held-out images ({100*made['held_out']:.1f}):",
+        f"chosen at step {made['step']}, and its recipe among all measured ones, on held-out images ({100*made['held_out']:.1f}):",
         '  ' + ', '.join(f'{k} {v}' for k,v in made['config'].items() if v not in (None, '', False)),
         f"  {made['by']['time'][:10]}, bpc_nb {made['by']['bpc_nb']}, torch {made['by']['torch']}, "
         f"{made['by'].get('gpu', made['by']['cpu'])}; line {made['line']} in results/", '', *red_of(card),
@@ -114,20 +117,29 @@ HERE = Path(__file__).resolve().parent/'coresets' if '__file__' in globals() els
 
 TABLE_SIZES = 1, 10, 50 # images per class of the papers' tables
 
-def best(results:str|Path=RESULTS) -> dict: # (name, ipc) -> (line, file)
-    "The stored coresets that did best on held-out images, first those that were learned as 8-bit files keep them"
-    # accuracies of different students are not compared, the first protocol counts; and what ships is an 8-bit file to many
+def by_recipe(results:str|Path) -> list: # of dicts: fold -> line
+    "Lines of grids that differ in nothing but the fold, together"
     out:dict = {}
-    rank = lambda r: (-[*PROTOCOLS, 'own steps'].index(r['protocol']), r['config'].get('pixels')=='8bit', r['held_out'])
     for r in done(results).values():
-        at = (r['data'].split()[0], r['ipc']) if 'config' in r and of_students(r) else None
-        if not at or at[0] not in STATEMENTS or at[1] not in TABLE_SIZES: continue
+        if 'config' in r and of_students(r): out.setdefault(key(as_cell(r) | dict(fold=None)), {})[r['fold']] = r
+    return [*out.values()]
+
+def best(results:str|Path=RESULTS) -> dict: # (name, ipc) -> (line, file)
+    "The stored coresets whose recipe did best on held-out images, first those that were learned as 8-bit files keep them"
+    # accuracies of different students are not compared, the first protocol counts; and what ships is an 8-bit file to many
+    rank = lambda r, held: (-[*PROTOCOLS, 'own steps'].index(r['protocol']), r['config'].get('pixels')=='8bit', held)
+    out:dict = {}
+    for some in by_recipe(results):
+        r = some.get(None, some.get(0)) # of folds the first, where all were measured: held-out images of two folds are different ones
+        if r is None or 0 in some and len(some) < 5: continue
+        at, rated = (r['data'].split()[0], r['ipc']), rank(r, mean(l['held_out'] for l in some.values()))
+        if at[0] not in STATEMENTS or at[1] not in TABLE_SIZES: continue
         if r.get('zca'): continue # whitened images are lost in 8-bit pixels, and a file does not hold the matrix
         if r['config'].get('decode', 'identity')!='identity': continue # a picture of them is not what students see
-        if (at not in out or rank(r) > rank(out[at][0])) and (path := coreset_file(r, results)):
-            out[at] = r, path
-    return out
+        if (at not in out or rated > out[at][0]) and (path := coreset_file(r, results)): out[at] = rated, r, path
+    return {at:found for at,(_,*found) in out.items()}
 
+# %% ../nbs/965_zoo.ipynb #a7c3c6fe
 def update(results:str|Path=RESULTS, folder:str|Path=HERE) -> list: # names of files
     "Copy the best coresets of `results/` into the package and write their cards"
     chosen = best(results)
