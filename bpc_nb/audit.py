@@ -186,14 +186,15 @@ def by_chance(n:int, M:int, p:float) -> float:
 
 def near_training(S:Coreset, data:Data) -> tuple: # (answers, which training images (M,))
     "How near the examples are to training images"
-    inv, shown, item = data.transform.inverse, S.examples(), space_of(S.x).item
+    shown, item = S.examples(), space_of(S.x).item
+    inv, least = (data.transform.inverse, 1/255) if S.x.ndim==4 else ((lambda x: x), 1e-4)
     d, i = nearest_in_class(inv(shown.x), classes_of(shown), inv(data.train.x), data.train.y)
     held = nearest_in_class(inv(data.held.x), data.held.y, inv(data.train.x), data.train.y)[0]
     if not len(held): return [Answer('privacy', 'copies', 'not tried', None, False, 'nothing is held out to compare with')], i
     M, n = len(d), int((d <= held.quantile(.01)).sum())
     usual, says = held.median().item(), f'median distance; control: held-out {item}s'
     return [Answer('privacy', f'nearest training {item}', d.median().item(), usual, False, says),
-            Answer('privacy', 'copies', n, .01*M, by_chance(n, M, .01) < .01 or (d < 1/255).any().item(),
+            Answer('privacy', 'copies', n, .01*M, by_chance(n, M, .01) < .01 or (d < least).any().item(),
                    f'of {M} examples, nearer than 99 in 100 held-out {item}s are; red where chance gives so many once in a hundred '
                    f'or one is a training {item}')], i
 
@@ -278,8 +279,9 @@ def scores(S:Coreset, real:Coreset, j:Judge, whole:float) -> list: # whole: accu
     def right(s, **o): return sum(accuracy(p, y) for p in j.probs(s, x, **o))/j.runs # of single students, as of all data
     aug, plain = dict(augment=SIAMESE if S.x.ndim==4 else ''), dict(augment='')
     hard = S._replace(y=classes_of(S), targets=False)
-    soft, fits = label_kind(S)!='hard', len(real.x)==len(S.x) # classes of other sizes cannot have the coreset's labels
-    same = real._replace(y=S.y, targets=S.targets) if soft and fits else real
+    soft, i = label_kind(S)!='hard', classes_of(S).argsort(stable=True) # real ones come class by class
+    fits = torch.equal(classes_of(S)[i].cpu(), real.y.cpu()) # classes of other sizes cannot have the coreset's labels
+    same = real._replace(y=S.y[i], targets=S.targets) if soft and fits else real
     labels = 'hard labels' if soft and not fits else 'the same labels'
     hlr, ior = whole - right(hard), right(S) - right(same)
     with_, without = (right(S, **o) - right(real, **o) for o in (aug, plain))

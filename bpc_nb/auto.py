@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import __version__
-from .core import cache_folder, provenance, stream, write_atomic
+from .core import cache_folder, no_memory, provenance, stream, write_atomic
 from .fast import accelerate, fuse
 from .networks import Network
 
@@ -92,7 +92,9 @@ def time_formats(net:Network, shape:tuple, device:str='cpu') -> dict:
     try:
         timed(few, True)() # the first call may load libraries
         a, b = paired_least(timed(n, False), timed(n, True))
-    except (RuntimeError, NotImplementedError): a, b = probe*n/few, None
+    except (RuntimeError, NotImplementedError) as e:
+        if no_memory(e): raise # which another time may do
+        a, b = probe*n/few, None
     return dict(seconds_float32=a/n, seconds_bf16=b and b/n)
 
 # %% ../nbs/155_auto.ipynb #217a81e7

@@ -88,7 +88,8 @@ def closeness(P:Tensor, Q:Tensor, # (D,N,K), (D',N,K) on the same images
     "How near q is to p, how near p is to itself, and the metrics of both"
     P, Q = pair(P, Q)
     if len(P)<4: raise ValueError(f"P: found {len(P)} draws; at least 4 are needed to compare its halves")
-    out = proxies(P, Q) | {f'{k}_floor':v for k,v in proxies(P[::2], P[1::2]).items() if k in ('agreement','total_variation','mmd2')}
+    floor = proxies(*(T[:len(P)//2] for T in (P, P.flip(0))))
+    out = proxies(P, Q) | {f'{k}_floor':floor[k] for k in ('agreement','total_variation','mmd2')}
     for name,F in dict(p=P, q=Q).items():
         out |= {f'{k}_{name}':v for k,v in (summary(F.mean(0), y) if y is not None else dict(entropy=entropy(F.mean(0)))).items()}
     return out | dict(draws_p=len(P), draws_q=len(Q), n_images=P.shape[1])

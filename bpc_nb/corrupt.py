@@ -244,7 +244,10 @@ def corrupted(data:Data, # whose test part is corrupted
               seed:int=0, part:str='test') -> Split:
     "A part of the data, corrupted, in the model's space"
     x, y = getattr(data, part)
-    return Split(data.transform(corrupt(data.transform.inverse(x), name, severity, stream(seed, 'corrupt', name, severity))), y)
+    pixels = data.transform.inverse(x)
+    level = (pixels*255).round()/255 # that the image had, where it had 8 bits
+    pixels = torch.where((pixels - level).abs() < 1e-4, level, pixels)
+    return Split(data.transform(corrupt(pixels, name, severity, stream(seed, 'corrupt', name, severity))), y)
 
 def robustness(probs_of:Callable, # `(images (N,C,H,W)) -> probabilities (N,K)`: a network, or the mean of many
                data:Data, # in the model space of those networks

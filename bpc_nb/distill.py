@@ -6,7 +6,7 @@
 __all__ = ['DEFAULT', 'OF_EXPERTS', 'LOOP', 'ALLOWED', 'KEPT', 'choices', 'known_to', 'defaults', 'wants', 'no_idle', 'recipe',
            'configure', 'of_space', 'usual', 'passes_of', 'fit_of_run', 'formats_of', 'buffer_for', 'folder_of_experts',
            'in_cache', 'begin_with_others', 'short_name', 'enough_for', 'task', 'first_examples', 'start_of',
-           'requested', 'some_held', 'judged', 'on_cpu', 'slower_by', 'run', 'distill']
+           'startable', 'requested', 'some_held', 'judged', 'on_cpu', 'slower_by', 'run', 'distill']
 
 # %% ../nbs/410_distill.ipynb #8a8f6a3d
 import hashlib, json, tempfile, warnings
@@ -27,7 +27,7 @@ from .metrics import Diverged
 from .networks import Network, default_net, has_spec, network
 from .options import Count, check_all, one_of, options_of, parameters
 from .ranks import auto, once, same_on_all
-from .runs import begin, ended, forget, how, keep_look, load_state, note, save_state
+from .runs import begin, claimed, ended, forget, how, keep_look, load_state, note, save_state
 from .spaces import preview, space_of
 
 # %% ../nbs/410_distill.ipynb #b07c3ef4
@@ -147,8 +147,8 @@ def in_cache(folder:Path, what:dict) -> Buffer|None: # as `folder_of_experts` gi
     for path in folder/'index.json', *folder.parent.glob(folder.name.split('-')[0] + '-*/index.json'):
         with suppress(OSError, ValueError):
             have, same = open_buffer(path.parent), what.keys() - {'n','group'}
-            if path.parent==folder or (have.index['group']==(what['group'] or 1) and
-                                       all(have.index[k]==what[k] for k in same & have.index.keys())): return have
+            alike = have.index.get('space')==what.get('space') and all(have.index[k]==what[k] for k in same & have.index.keys())
+            if path.parent==folder or have.index['group']==(what['group'] or 1) and alike: return have
     return None
 
 def begin_with_others(folder:Path, what:dict) -> Buffer|None: # as in `in_cache`
@@ -191,13 +191,17 @@ def start_of(data:Data, ipc:int, config:dict, task:Task, l:Learner, seed:int=0, 
     S = first_examples(data, ipc, config, seed)
     S, first = onto(S._replace(meta=S.meta | meta), device), registry().get(config.get('start'))
     for b in (first and learner(first, task, defaults(first)), l):
+        if b is l and first and l.loss: startable(S, config, l)
         if b and b.begin: S = b.begin(S, stream(seed, 'choice'))
-    if S.targets and first and l.loss: raise ValueError(f"start: {config['start']} makes targets of a regression, "
-                                              "which other methods cannot start from; take real, mix, noise or a method that chooses")
-    if S.y.is_floating_point() and l.loss and not S.targets and 'labels' not in config and 'y' not in l.leaves:
+    return stored(S, config.get('decode', 'identity'))
+
+def startable(S:Coreset, config:dict, l:Learner) -> None:
+    "One sentence for a chosen start that a method cannot learn from"
+    if S.targets: raise ValueError(f"start: {config['start']} makes targets of a regression, which other methods cannot start from; "
+                                   "take real, mix, noise or a method that chooses")
+    if S.y.is_floating_point() and 'labels' not in config and 'y' not in l.leaves:
         raise ValueError(f"start: {config['start']} makes soft labels, and this method goes class by class; take real, mix, noise or "
                          "a method that keeps the labels")
-    return stored(S, config.get('decode', 'identity'))
 
 # %% ../nbs/410_distill.ipynb #755f4a8b
 def requested(method:str, data:Data, ipc:int, net:Network, seed:int, config:dict, buffer:Buffer|None, streams:int) -> dict: # plain values
@@ -283,14 +287,14 @@ def distill(method:str, # a name in `bpc list`
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     config |= formats_of(once(fit_of_run, config, data, ipc, net, device))
     out = Path(out or once(tempfile.mkdtemp, '', 'bpc_'))
-    buffer = open_buffer(buffer, data, net) if buffer and 'experts' in wants(method, config) else None
-    enough_for(method, config, buffer)
-    resume, streams = once(how, out, resume, streams)
-    same_on_all(head := requested(method, data, ipc, net, seed, config, buffer, streams))
-    resume = once(begin, out, head, resume, defaults(registry()[method]))
-    t = task(method, data, net, config, buffer, None, device, progress)
-    if t.experts: same_on_all({f'finished trajectories in {t.experts.folder}': len(t.experts.complete)}) # a folder that all of them see
-    l = learner(registry()[method], t, config)
-    meta = head | dict(experts=t.experts and {k:v for k,v in t.experts.index.items() if k!='made'}, made=provenance()) | of_table(data.meta)
-    S = start_of(data, ipc, config, t, l, seed, device, meta)
-    return run(l, S, judged(data, config, t.net, seed, device, judge), config, out, seed, streams, resume, callback, progress, until)
+    enough_for(method, config, buffer := open_buffer(buffer, data, net) if buffer and 'experts' in wants(method, config) else None)
+    with claimed(out):
+        resume, streams = once(how, out, resume, streams)
+        same_on_all(head := requested(method, data, ipc, net, seed, config, buffer, streams))
+        resume = once(begin, out, head, resume, defaults(registry()[method]))
+        t = task(method, data, net, config, buffer, None, device, progress)
+        if t.experts: same_on_all({f'finished trajectories in {t.experts.folder}': len(t.experts.complete)}) # a folder that all of them see
+        l = learner(registry()[method], t, config)
+        made = dict(experts=t.experts and {k:v for k,v in t.experts.index.items() if k!='made'}, made=provenance())
+        S = start_of(data, ipc, config, t, l, seed, device, head | made | of_table(data.meta))
+        return run(l, S, judged(data, config, t.net, seed, device, judge), config, out, seed, streams, resume, callback, progress, until)

@@ -122,7 +122,7 @@ def energy(apply:Callable, # `(theta, x) -> logits`
         return l.sum() if w is None else (w*l).sum()
     def E(theta:Tensor, coreset:Coreset):
         x, y, w = coreset[:3]
-        n, rows = len(x) if w is None else w.sum(), [t for t in (x, y, w) if t is not None]
+        n, rows = len(x) if w is None else w.sum().clamp(min=1e-30), [t for t in (x, y, w) if t is not None] # a batch without weight is 0
         if block and len(x) > block: mean = by_block(total, block, theta, *rows)/n # one graph at a time
         else: mean = per_image(apply(theta, x), y).mean() if w is None else total(theta, *rows)/n
         if scale=='sum': mean = mean*n

@@ -81,9 +81,10 @@ def students(coreset:Coreset, # what they see
     theta = torch.stack([beginning(coreset, net, seed, 'student', r) for r in runs])
     augment = suited(augment, coreset.x.shape[1:])
     if at_once is None: at_once = together(net, theta.device)
-    tensors = [t for t in (coreset.x, coreset.y, coreset.w) if t is not None]
-    E = energy(net.apply, fit_of(coreset, loss))
-    if coreset.steps is not None: return in_order(E, theta, tensors, coreset.steps, at_once, tick)
+    w = coreset.w if coreset.w is None or coreset.steps is not None else coreset.w/coreset.w.mean()
+    tensors, plain = [t for t in (coreset.x, coreset.y, w) if t is not None], energy(net.apply, fit_of(coreset, loss))
+    if coreset.steps is not None: return in_order(plain, theta, tensors, coreset.steps, at_once, tick)
+    def E(theta, S): return plain(theta, S)*(1 if S.w is None else S.w.mean()) # a batch counts as much as its weights
     state, half = DESCENTS[optimiser](E, lr).init(theta), epochs//2 + 1
     gens = lambda e: [stream(seed, 'student', r, 'epoch', e, device=coreset.x.device) for r in runs]
     for part,step in ((range(half), lr), (range(half, epochs), lr/10)):
@@ -235,7 +236,8 @@ def counted(runs:int, # of this process, over all stages
 def real_beside(S:Coreset, data:Data, ipc:int, gen:Generator) -> Coreset:
     "Random real images, at the same storage and from the same initialisation"
     r = stored(data.draw(ipc*DECODERS[S.decode].times, gen), S.decode)
-    of = 'net', 'experts', 'depth', *('rho', 'gamma')*('vbpc' in str(S.meta.get('method')))
+    kernel = S.meta.get('select_evaluator')=='kernel' # whose ridge is the coreset's; other regressions find their own
+    of = 'net', 'experts', 'depth', *('r',)*kernel, *('rho', 'gamma')*('vbpc' in str(S.meta.get('method')))
     same = {k:S.meta[k] for k in of if k in S.meta} # what judges it judges them
     return r._replace(init=S.init, meta=r.meta | same)
 

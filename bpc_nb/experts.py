@@ -101,7 +101,7 @@ def of_data(data:Data) -> dict:
     "Which images, in which space: folds and whitenings of one data set must not share experts"
     r = data.meta['recipe']
     return dict(data=data.name, checksum=data.meta['checksum'], split=[r.get(k) for k in ('held_out','seed','folds','fold')],
-                zca=data.transform.white is not None, N=len(data.train.y))
+                zca=data.transform.white is not None, N=len(data.train.y)) | {k:data.meta[k] for k in ('space',) if k in data.meta}
 
 def describe(data:Data, net:Network, **options:Any) -> dict:
     "What a buffer is made for; two buffers are interchangeable when these agree"
@@ -109,6 +109,7 @@ def describe(data:Data, net:Network, **options:Any) -> dict:
 
 def same_or_raise(have:dict, want:dict, folder:str|Path) -> None:
     "One sentence that names the first difference"
+    if 'checksum' in want: want = dict(space=None) | want # None: the data's own
     for k in want:
         if have.get(k) != want[k]:
             what = dict(split='held_out, seed, folds, fold', N='the number of training images', P='the number of parameters').get(k, k)
@@ -285,7 +286,8 @@ def import_buffer(files:Iterable, # one or more `replay_buffer_N.pt`
                                            "save the tensors alone") from None
     epochs = {len(t)-1 for t in trajectories}
     if len(epochs)!=1: raise ValueError(f"files: trajectories of different lengths {sorted(epochs)}; import them into separate folders")
-    index = describe(data, net, n=len(trajectories), epochs=epochs.pop(), group=1, half=False)
+    same = hashlib.sha256(b''.join(p.detach().contiguous().numpy().tobytes() for t in trajectories for params in t for p in params))
+    index = describe(data, net, n=len(trajectories), epochs=epochs.pop(), group=1, half=False) | dict(imported=same.hexdigest()[:12])
     buffer = Buffer(Path(folder), index)
     for i,t in enumerate(trajectories):
         for k,params in enumerate(t):

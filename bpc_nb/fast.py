@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from .core import no_memory
 from .networks import Network, cut, opened, tracked
 
 # %% ../nbs/150_fast.ipynb #c241be9f
@@ -37,7 +38,9 @@ def guarded(fast:Callable, plain:Callable, # two functions of the same arguments
     def call(*args):
         if broken: return plain(*args)
         try: return fast(*args)
-        except Exception as e: result, why = plain(*args), e
+        except Exception as e:
+            if no_memory(e): raise
+            result, why = plain(*args), e
         broken.append(why)
         if not said:
             warnings.warn("compile: torch.compile failed here and is left out, which is slower and computes the same; "

@@ -49,10 +49,14 @@ def all_numbers(classes:tuple, y:Tensor, data:Data) -> Tensor: # names that `y` 
 # %% ../nbs/880_federated.ipynb #c2088337
 def union(coresets:list, data:Data) -> Coreset: # data: whose classes are counted
     "All coresets as one"
+    if any(S.steps is not None or S.init is not None or S.y.is_floating_point() or S.decode!=coresets[0].decode for S in coresets):
+        raise ValueError("coresets: one has step sizes, an initialisation, a decoder or soft labels of its own, which belong to its "
+                         "images alone; let clients send images with hard labels")
     y = torch.cat([all_numbers(S.classes, S.y, data) for S in coresets])
     by_class = y.argsort(stable=True)
-    first = coresets[0]
-    return first._replace(x=torch.cat([S.x for S in coresets])[by_class], y=y[by_class], classes=data.classes,
+    first, x = coresets[0], torch.cat([S.x for S in coresets])
+    w = [torch.ones(len(S.y)) if S.w is None else S.w for S in coresets] if any(S.w is not None for S in coresets) else None
+    return first._replace(x=x[by_class], y=y[by_class], w=w and torch.cat(w)[by_class], classes=data.classes,
                           meta=first.meta | dict(ipc=round(len(y)/data.K)))
 
 def image_bytes(coresets:list) -> int:

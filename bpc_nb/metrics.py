@@ -58,7 +58,7 @@ def reliability(probs:Tensor|list, # (N,K)
     "Mean confidence and accuracy of the images in each bin of confidence; 0 in an empty bin"
     probs, y = checked(probs, y)
     conf, guess = probs.max(1)
-    edges = (conf.sort().values[[len(y)*b//bins for b in range(1, bins)]]
+    edges = (conf.sort().values[[max(0, len(y)*b//bins - 1) for b in range(1, bins)]]
              if adaptive else torch.linspace(0, 1, bins+1, dtype=torch.float64)[1:-1])
     b = torch.bucketize(conf, edges)
     total = lambda v: torch.bincount(b, v.double(), bins)

@@ -163,6 +163,9 @@ def built(
     if not isinstance(module, nn.Module): raise ValueError(f'the factory {name} made {module!r}, but an nn.Module is needed')
     if any(map(is_lazy, module.parameters())): black_image(name, module.eval(), shape, K)
     if not any(True for _ in module.parameters()): raise ValueError(f'{name} has no parameters, so there is nothing to train')
+    if still := next((k for k,p in module.named_parameters() if not p.requires_grad), None):
+        raise ValueError(f"{name} has a frozen parameter, {still}, and here all of a network's parameters are trained: "
+                         'give it requires_grad, or make it a buffer')
     return module
 
 # %% ../nbs/130_networks.ipynb #8f7a7d11
@@ -188,6 +191,8 @@ def functional(
     "Any module as a `Network`"
     shape = tuple(shape)
     module = seeded(build := partial(built, factory, shape, K, name), 0)
+    if own and {*map(id, module.parameters())} & {*map(id, seeded(build, 1).parameters())}:
+        raise ValueError(f'{name} gives the same module each time: let it make a new one, net=lambda shape, K: MyNet(...)')
     (batch,given,record),call = modes(module),caller(name, shape, module)
     def init(gen:Generator):
         seed = torch.randint(2**62, (), generator=gen, device=gen.device).item()

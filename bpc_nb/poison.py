@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['STEP_SIZE', 'LOOKED_AT', 'as_wished', 'wished', 'attack', 'after', 'none_missing', 'called', 'class_number',
            'sound_attack', 'poison', 'trained', 'noise_like', 'beside_attack', 'falls', 'image_facts', 'inspected',
-           'suspicions', 'sound_inspection']
+           'suspicions', 'beside_own', 'sound_inspection']
 
 # %% ../nbs/790_poison.ipynb #cdcfcad2
 from typing import Annotated, Any
@@ -73,7 +73,8 @@ def called(net:Network, thetas:Tensor, data:Data, part:str='held') -> Tensor: # 
     "How often images of a class are called what: a mean over networks"
     none_missing(data, part)
     x, y = (t.to(thetas.device) for t in getattr(data, part))
-    said = torch.stack([predict(net, t, x, net.stats(t, data.train.x[:500].to(x))).argmax(1) for t in thetas])
+    some = data.train.x[torch.randperm(len(data.train.x), generator=stream(0, 'statistics'))[:500]].to(x) # of all classes
+    said = torch.stack([predict(net, t, x, net.stats(t, some)).argmax(1) for t in thetas])
     share = F.one_hot(said, data.K).double().mean(0)
     return torch.stack([share[y==k].mean(0) for k in range(data.K)])
 
@@ -165,7 +166,7 @@ def inspected(coreset:Coreset, # where it comes from is not known
              ) -> dict: # plain values; falls in points
     "What the steps of a coreset do to each class of trained networks"
     sound_inspection(part=part, lr=lr, epochs=epochs, most=most)
-    S, data, net = matched(coreset, data, net)
+    S, data, net = beside_own(coreset, data, net)
     S, own = examples_of(S, thetas.device), S.steps is not None
     if not own: S = S._replace(steps=torch.full((epochs,1), lr, device=S.x.device))
     fall, then = falls(net, S, thetas, data, part)
@@ -189,6 +190,12 @@ def suspicions(found:dict, classes:tuple) -> list: # of sentences; found: as `in
     return out
 
 # %% ../nbs/790_poison.ipynb #782ccfd7
+def beside_own(coreset:Coreset, data:Data, net:Network|str|None) -> tuple: # as in `matched`
+    "A coreset in the model space of one's own data, in which one's networks are trained, these data, and a network"
+    S, there, net = matched(coreset, data, net)
+    if S.x.ndim==3 or S.decode!='identity': return S, there, net # of words, and what is decoded, the data move
+    return (S if there is data else S._replace(x=data.transform(S.pixels()), transform=data.transform)), data, net
+
 def sound_inspection(**options:Any) -> None: # of `inspected`
     "One sentence for an option that means nothing"
     choose(options.get('part', 'held'), ('train','held','test'), 'part')

@@ -121,8 +121,10 @@ def regret(guess:list|Tensor, truth:list|Tensor, top:int=5) -> float: # accuraci
     guess, truth = (torch.as_tensor(v, dtype=torch.float64) for v in (guess, truth))
     return (truth.max() - truth[guess.argsort(descending=True, stable=True)[:top]].max()).item()
 
-def interval(f:Callable, a:list|Tensor, b:list|Tensor, gen:Generator, times:int=1000, level:float=.95) -> tuple: # f: `(a, b) -> number`
+def interval(f:Callable, a:list|Tensor, b:list|Tensor, gen:Generator, times:int=1000, level:float=.95, # f: `(a, b) -> number`
+             once:bool=False) -> tuple: # whether a network drawn twice counts once, as the first few of a ranking are different ones
     "Bootstrap interval over networks"
     a, b = (torch.as_tensor(v, dtype=torch.float64) for v in (a, b))
-    drawn = torch.tensor([f(a[i], b[i]) for i in torch.randint(len(a), (times, len(a)), generator=gen)])
+    some = torch.randint(len(a), (times, len(a)), generator=gen)
+    drawn = torch.tensor([f(a[i], b[i]) for i in (map(torch.unique, some) if once else some)])
     return tuple(drawn.quantile(torch.tensor([(1-level)/2, (1+level)/2])).tolist())

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['TENSORS', 'LOOKS', 'HOW', 'save_state', 'load_state', 'renamed', 'looks', 'keep_look', 'forget', 'note', 'how',
-           'writable', 'file_at', 'free_for', 'ended', 'begin', 'held']
+           'writable', 'file_at', 'free_for', 'ended', 'begin', 'held', 'claimed']
 
 # %% ../nbs/405_runs.ipynb #509ef061
 import json, math, os, tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Iterator
 
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from .auto import FORMATS, unformatted
 from .core import Coreset, write_atomic
 from .learn import State, one_each
-from .ranks import restarts, world
+from .ranks import rank, restarts, world
 try: import fcntl
 except ImportError: fcntl = None # no locks where there are none
 
@@ -160,12 +160,24 @@ def held(path:str|Path, # a file that will be there for as long
         ) -> Iterator: # gives whether we have it
     "Hold a lock among the processes of a machine"
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    f = open(path, 'w')
-    try:
-        if fcntl: fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        there = os.path.exists(path) and os.path.samestat(os.fstat(f.fileno()), os.stat(path)) # else its last owner has just removed it
-    except (BlockingIOError, FileNotFoundError): there = False
+    while True:
+        f = open(path, 'w')
+        try:
+            if fcntl: fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            there = os.path.exists(path) and os.path.samestat(os.fstat(f.fileno()), os.stat(path)) # else its last owner has just removed it
+        except (BlockingIOError, FileNotFoundError): there = False
+        if there or not wait: break
+        f.close()
     try: yield there
     finally:
         if there: Path(path).unlink(missing_ok=True)
         f.close()
+
+@contextmanager
+def claimed(out:Path) -> Iterator: # a run's folder
+    "One sentence where another process works in a folder"
+    writable(out)
+    with nullcontext(True) if rank() else held(out/'.lock') as mine:
+        if not mine: raise ValueError(f"out: another process is at work in {out}; choose another folder")
+        yield
+    with suppress(OSError): out.rmdir() # if nothing came into it

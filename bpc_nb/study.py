@@ -22,7 +22,7 @@ from torch import Tensor
 from .alive import black_box, coreset_mcmc
 from .core import choose, free_mb, stream, write_atomic
 from .methods.giga import giga
-from .models import MODELS, Model, Rows, checked_rows, laplace_of, model_of
+from .models import MODELS, Model, Rows, checked_rows, laplace_of, model_of, known_labels
 from .options import whole
 from .progress import bar
 from .points import contrastive, distances, psvi, some_rows
@@ -74,6 +74,7 @@ def standardised(model:str,
     "A study of checked rows"
     m, x, y = choose(model, MODELS, 'model'), x.double(), y.double()
     if like is None: checked_rows(m, Rows(x, y), names, facts.get('label', 'y'))
+    else: known_labels(m, y, facts.get('label', 'y'))
     sound_part(part, prior)
     both, moved = torch.cat([x, y[:,None]], 1), torch.cat([numbers, torch.tensor([m.wants=='number'])])
     mean, sd = (like.mean, like.sd) if like else (torch.where(moved, both.mean(0), 0.), torch.where(moved, both.std(0), 1.))
@@ -116,7 +117,7 @@ def coded(c:Column, a:Any) -> Tensor: # `Column`, pyarrow's column; (N,width)
     if c.kind=='number': return torch.tensor(np.asarray(a.to_pylist(), dtype=np.float64))[:,None]
     if c.kind=='category' and (odd := {*a.to_pylist()} - {*c.values}):
         raise ValueError(f"source: column {c.name!r} holds {min(odd)!r}, and the points know {', '.join(c.values)}")
-    return entries(c, a).double()[:,int(c.kind=='category'):]
+    return entries(c, a)[:,int(c.kind=='category'):]
 
 # %% ../nbs/850_study.ipynb #2b078ef6
 def read_study(source:str|Path, # a .csv, .tsv or .parquet file

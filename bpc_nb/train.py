@@ -67,7 +67,10 @@ def batches(tensors:Sequence, # all N images, labels and, where there are any, w
     N, device = len(tensors[0]), tensors[0].device
     in_order = size>=N and part==1
     order = torch.stack([torch.arange(N, device=device) if in_order else torch.randperm(N, generator=g, device=device) for g in gens])
-    for i in order[:,:max(1, round(part*N))].split(size, 1):
+    n = max(1, round(part*N))
+    sizes = [size]*(n//size) + [n % size]*(n % size > 0)
+    if n > size and sizes[-1]==1 < size: sizes[-2:] = [size + 1] # batch normalisation needs two
+    for i in order[:,:n].split(sizes, 1):
         x, *rest = (t[i] for t in tensors)
         if augment: x = torch.stack([augment(a, g, siamese=False) for a,g in zip(x, gens)])
         yield x, *rest

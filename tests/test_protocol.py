@@ -109,8 +109,8 @@ def test_nonsense_for_the_experts_is_refused_by_configure_alone():
 
 def test_what_any_value_suits_is_still_taken():
     for (k, v),why in ANY.items():
-        if k in known_to(registry()['cd']): assert configure('cd', 'digits', 1, **{k:v})[k]==v and why
-        else: assert configure('cd', 'digits', 1, experts={k:v})['experts'][k]==v and why
+        if k in known_to(registry()['cd']): assert configure('cd', 'digits', 1, **{k:v})[k]==v, why
+        else: assert configure('cd', 'digits', 1, experts={k:v})['experts'][k]==v, why
 
 
 @pytest.mark.parametrize('name', [*registry()])
@@ -144,10 +144,10 @@ def test_every_decoder_and_pixels_that_survive_8_bits(name, data, tmp_path):
 
 @pytest.mark.parametrize('name', [n for n in STEPS if 'block' not in registry()[n].without])
 def test_blocks_change_rounding_and_nothing_else(name, data, tmp_path):
-    runs = [distill(name, data, 1, out=tmp_path/str(b), block=b, **small(name) | dict(steps=1)) for b in (0, 3)]
+    for b in (0, 3): distill(name, data, 1, out=tmp_path/str(b), block=b, **small(name) | dict(steps=1))
     looks = [Coreset.load(tmp_path/str(b)/'looks'/'000001.safetensors').x for b in (0, 3)]
     close(looks[0], looks[1], 1e-3)
-    assert (looks[0] - Coreset.load(tmp_path/'0'/'looks'/'000000.safetensors').x).abs().max() > 0 and len(runs)==2
+    assert (looks[0] - Coreset.load(tmp_path/'0'/'looks'/'000000.safetensors').x).abs().max() > 0
 
 
 # --- files of version 0.1 ------------------------------------------------------------------------------------------------------
@@ -155,8 +155,9 @@ def test_coresets_of_version_01_load(data):
     hard, soft, white = (Coreset.load(OLD/f'{n}.safetensors') for n in ('hard', 'soft', 'white'))
     assert torch.equal(hard.y, torch.arange(10)) and hard.w is None and soft.w.shape==(10,) and soft.y.shape==(10, 10)
     assert (hard.decode, hard.targets, hard.steps)==('identity', False, None) and hard.examples() is hard
-    assert hard.transform.mean.shape==(1, 1, 1) and 0 <= hard.pixels(clamp=True).min() and white.kept.shape==(2, 3, 20, 20)
-    assert torch.equal(hard.x, data.draw(1, torch.Generator().manual_seed(0))._replace(x=hard.x).x)
+    assert hard.transform.mean.shape==(1, 1, 1) and -1e-5 < hard.pixels().min() and hard.pixels().max() < 1 + 1e-5 and white.kept.shape==(2, 3, 20, 20)
+    near = (data.train.x[:,None] - hard.x).abs().flatten(2).amax(2) < 1e-4 # random images: each is one of its class
+    assert near.any(0).all() and torch.equal(data.train.y[near.float().argmax(0)], hard.y)
 
 
 def test_a_buffer_of_version_01_opens(data):

@@ -162,5 +162,5 @@ def exact_ridge(task:Task, # network and data
 # %% ../../nbs/700_exact.ipynb #74da2eb0
 RECIPES = {(None, None): dict(net='shallow', select_evaluator='ridge', select_runs=1)}
 
-METHODS = {'exact': Method(exact_ridge, RECIPES, frozenset(), steps=False,
+METHODS = {'exact': Method(exact_ridge, RECIPES, frozenset(), without=('decode',), steps=False,
                              when='where the student is a ridge regression: nothing is lost and nothing is learned')}

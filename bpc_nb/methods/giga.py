@@ -21,6 +21,7 @@ def vectors(loss:Callable, # `(theta, coreset) -> scalar`, an energy without pri
             D:Coreset, # all N points
            ) -> Tensor: # (N,S)
     "Log likelihoods of points as vectors whose products are covariances"
+    if D.w is not None: raise ValueError('D: found weights; give points that count once each')
     one = lambda theta: vmap(lambda x, y: -loss(theta, Coreset(x[None], y[None])))(D.x, D.y)
     L = vmap(one)(thetas).T
     return (L - L.mean(1, keepdim=True))/len(thetas)**.5

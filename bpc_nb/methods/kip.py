@@ -134,5 +134,5 @@ RECIPES = {(None, None): dict(optimiser='adam', lr=.04, momentum=.9, average=0.,
 
 METHODS = {'kip': Method(kip, RECIPES, frozenset(), without=(*ENERGY, 'labels', 'lr_labels'), net=False,
                          when='where the student is a kernel regression: no network is needed'),
-           'ls': Method(label_solve, {(None, None): dict(select_evaluator='kernel', select_runs=1)}, frozenset(), steps=False,
+           'ls': Method(label_solve, {(None, None): dict(select_evaluator='kernel', select_runs=1)}, frozenset(), False, ('decode',),
                         when='where images must stay real and the student is a kernel regression')}

@@ -39,7 +39,7 @@ def dealt_to(S:Coreset, K:int, images:int) -> Coreset: # images: in all; 0: as t
 def sldd(task:Task, # network and data
          images:Natural=0, # in all, fewer than classes where that is wanted; 0: as many as ipc says
          lr_labels:Positive=.05, # rate of the numbers behind a label
-         sure:NonNegative=2., # how far a label's own class is ahead at the start
+         sure:NonNegative=2., # how far a label's own class is ahead at the start; of a label for several classes, their share of it
          epochs:Count=10, # passes that a student makes over the coreset
          rate:Positive=.02, # size of a step at the start
          lr_rates:NonNegative=.01, # rate at which step sizes are learned; 0: they stay

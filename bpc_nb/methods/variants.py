@@ -53,7 +53,7 @@ def cd_persistent(task:Task, # energy and experts
 # %% ../../nbs/480_variants.ipynb #1d8fa3e4
 def cd_late(task:Task, # energy and experts
             after:Count=200, # outer steps with the first chain
-            L_late:Natural=None, k_late:Count=None, # L and k_max from then on; None: as before
+            L_late:Natural=None, k_late:Count=None, # L and k_max from then on; None: as before, and without either this is `cd`
             L:Natural=20, alpha:Positive=.04, temperature:NonNegative=0., T:Natural=2, k_max:Count=10, # as in `cd`
            ) -> Learner:
     "Contrastive divergence with a longer chain, or other starts, later in the run"

@@ -77,6 +77,7 @@ def sample(
     kept, infos = [], []
     for i,s in enumerate(ticking(iterate(alg, state, n, gen), n, progress)):
         theta, info = (s, None) if isinstance(s, Tensor) else (s.theta, s.info)
+        if theta.ndim!=2: raise ValueError(f"state: found shape {tuple(theta.shape)}; expected (R,P), a row for each chain")
         if info is None and not (ok := theta.isfinite().all(-1)).all():
             raise ValueError(f"chains {named_chains(~ok)} left for infinity at step {i}; lower alpha")
         if i<burn: continue

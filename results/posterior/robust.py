@@ -57,7 +57,7 @@ if __name__=='__main__':
         for ipc,what,path in [(ipc, *s) for ipc in SIZES[name] for s in sets(name, ipc)]:
             whole = what['method']=='all images'
             at = dict(data=name, ipc=None if whole else ipc, method=what['method'], of=what.get('of'))
-            if at in have: continue
+            if at in have or what['method'] not in ('random','all images') and not path: continue # too large to be kept here
             have.append(at)
             began, S = time.process_time(), read_coreset(path) if path else data.draw(ipc, stream(0, 'robust'))
             if whole: S = S._replace(x=data.train.x, y=data.train.y)
