@@ -187,5 +187,6 @@ def vectors_of(sentences:list, # of the training part, tuples of words
 def unlike_each(vectors:Tensor) -> Tensor: # (V,D)
     "Vectors of which no two are equal, so that each tells its word"
     same = vectors.unique(dim=0, return_inverse=True)[1]
-    before = torch.tril(same[:,None]==same, -1).sum(1)
+    order = same.argsort(stable=True)
+    before = torch.empty_like(order).index_copy(0, order, torch.arange(len(order)) - torch.searchsorted(same[order], same[order]))
     return torch.cat([vectors[:,:1] + 1e-5*before[:,None], vectors[:,1:]], 1)
