@@ -21,7 +21,7 @@ from .distill import DEFAULT, configure, defaults, known_to
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluators
 from .experts import experts
-from .images import NAMED, TEXTS, as_size, own_name
+from .images import NAMED, TEXTS, as_size, own_name, unlike_known
 from .learn import ENERGY, Method
 from .networks import NETWORKS, SERIAL, network
 from .options import options_of, whole
@@ -54,7 +54,7 @@ def written_as(name:str, v:Any, kind:type, said:str) -> None: # said: what is ex
 def name_in_recipes(data:str) -> str: # a name, or a path
     "What recipes call the data of a cell"
     path = Path(data).expanduser()
-    return own_name(path) if path.exists() and not is_text(data) else data
+    return data if not path.exists() else unlike_known(path.stem, 'sentences') if is_text(data) else own_name(path)
 
 # %% ../nbs/947_cells.ipynb #1a087971
 def check_cell(cell:dict) -> dict: # fields with their defaults -> with its configuration

@@ -39,6 +39,7 @@ from .memory import USUAL
 from .metrics import METRICS, accuracy
 from .networks import NETWORKS, network
 from .options import options_of
+from .runs import claimed
 
 # %% ../nbs/970_cli.ipynb #0aeea972
 from .poison import attack, inspected, poison
@@ -184,8 +185,10 @@ def bpc_demo(out:str=None, # the run's folder (default: runs/demo, made anew eac
     "The main job on scikit-learn's digits: ten images, measured"
     if not json: print(DEMO_SAYS, file=sys.stderr, flush=True)
     began, data, device = time.perf_counter(), load('digits'), auto(device)
-    for name in ('checkpoint.safetensors','coreset.safetensors','config.json') if out is None else ():
-        Path('runs/demo', name).unlink(missing_ok=True)
+    if out is None:
+        with claimed(Path('runs/demo')):
+            for name in ('checkpoint','coreset'): Path('runs/demo', f'{name}.safetensors').unlink(missing_ok=True)
+            Path('runs/demo/config.json').unlink(missing_ok=True)
     out = Path(out or 'runs/demo')
     coreset = distill(DEFAULT, data, 1, out, seed, device=device, progress=not json, **DEMO)
     r = evaluate(coreset, data, protocol='quick', control=True, seed=seed, device=device)

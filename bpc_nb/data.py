@@ -282,6 +282,7 @@ def load_text(source:str|Path, root:str|None, label:str|None, text:str|None, len
     recipe = recipe_of(source, dict(held_out=held_out, seed=seed), {k:v for k,v in dict(label=label, text=text).items() if v},
                        dict(length=length), {} if fold is None else dict(folds=int(folds), fold=fold))
     name = os.path.basename(os.path.abspath(source)).removesuffix(os.path.splitext(source)[1])
+    if os.path.exists(source): name = unlike_known(name, 'sentences')
     meta = dict(name=name, checksum=hashlib.sha256(repr((t.words, y.tolist(), length)).encode()).hexdigest(), recipe=recipe,
                 text=dict(words=names, cut=sum(len(w) > length for w in t.words), rare=share_of_rare(ids[parts[2]])))
     return Data(name, *(Split(words[ids[i]], y[i]) for i in parts), classes, Transform(), meta, words)

@@ -227,7 +227,7 @@ def listing(d:Path, # a folder of class folders
     def visible(p, c): return all(q[0]!='.' for q in p.relative_to(c).parts)
     if link := next((p for c in subfolders(d) for p in c.rglob('*') if p.is_symlink() and p.is_dir()), None):
         raise ValueError(f"source: {link} is a link to a folder, which is not followed; put the images there, or remove it")
-    if odd := next((c for c in subfolders(d) if not c.name.isprintable()), None): # as an archive with names in another code leaves them
+    if odd := next((c for c in subfolders(d) if re.search('[\ud800-\udfff]', c.name)), None): # an archive with names in another code
         raise ValueError(f"source: the name of class folder {odd.name!r} in {d} cannot be read; rename it")
     files = {c.name: sorted(p for p in c.rglob('*') if p.suffix.lower() in IMAGE_SUFFIXES and visible(p, c)) for c in subfolders(d)}
     if empty := [c for c,fs in files.items() if not fs]:
@@ -246,10 +246,9 @@ def parts(d:Path) -> tuple: # (training folder, test folder or None)
         return d, None
     own = classes(train)
     test = next((t for t in tests if (t/'val_annotations.txt').exists() or own & classes(t)), None) # Tiny ImageNet's test has no labels
-    small = lambda t: {k.lower() for k in classes(t)}
-    if not test and (odd := next((t for t in tests if small(t) & small(train)), None)):
+    if not test and (odd := next((t for t in tests if classes(t) - {'images'}), None)):
         raise ValueError(f"source: the classes in {odd} are {', '.join(sorted(classes(odd))[:5])}, those in {train} are "
-                         f"{', '.join(sorted(own)[:5])}; call them the same")
+                         f"{', '.join(sorted(own)[:5])}; call them the same, or take {odd.name} away")
     return train, test
 
 TRAIN_PARTS, TEST_PARTS = ('train','training'), ('test','testing','val','valid','validation')

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TENSORS', 'LOOKS', 'HOW', 'save_state', 'load_state', 'renamed', 'looks', 'keep_look', 'forget', 'note', 'how',
-           'writable', 'file_at', 'free_for', 'ended', 'begin', 'held', 'claimed']
+           'writable', 'file_at', 'free_for', 'ended', 'begin', 'held', 'Busy', 'claimed']
 
 # %% ../nbs/405_runs.ipynb #509ef061
 import json, math, os, tempfile
@@ -166,6 +166,7 @@ def held(path:str|Path, # a file that will be there for as long
             if fcntl: fcntl.flock(f, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             there = os.path.exists(path) and os.path.samestat(os.fstat(f.fileno()), os.stat(path)) # else its last owner has just removed it
         except (BlockingIOError, FileNotFoundError): there = False
+        except OSError: there = True # a file system without locks
         if there or not wait: break
         f.close()
     try: yield there
@@ -173,11 +174,15 @@ def held(path:str|Path, # a file that will be there for as long
         if there: Path(path).unlink(missing_ok=True)
         f.close()
 
+class Busy(ValueError): 'Another process is at work there'
+
 @contextmanager
 def claimed(out:Path) -> Iterator: # a run's folder
     "One sentence where another process works in a folder"
     writable(out)
-    with nullcontext(True) if rank() else held(out/'.lock') as mine:
-        if not mine: raise ValueError(f"out: another process is at work in {out}; choose another folder")
-        yield
-    with suppress(OSError): out.rmdir() # if nothing came into it
+    try:
+        with nullcontext(True) if rank() else held(out/'.lock') as mine:
+            if not mine: raise Busy(f"out: another process is at work in {out}; choose another folder")
+            yield
+    finally:
+        with suppress(OSError): out.rmdir() # if nothing came into it

@@ -20,7 +20,7 @@ from .lines import add, done, file_for, line_files, lines
 from .images import NAMED, TEXTS
 from .options import whole
 from .ranks import auto, dealt, once, rank
-from .runs import held
+from .runs import Busy, held
 
 # %% ../nbs/955_search.ipynb #acbf3917
 REPEATS, TEST = ('seed','fold'), ('protocol','runs')
@@ -96,6 +96,7 @@ def assess(some:list, # cells of one candidate and rung
         began, broke = time.perf_counter(), {}
         try:
             with until(end): scores = [reached(c, runs, root, device, bars) for c in some]
+        except Busy: return None # of another search
         except ValueError as e: scores, broke = [0.], dict(broke=str(e).replace(f'{cache_folder()}{os.sep}', ''))
         line = dict(key=k, steps=value(some[0], 'steps'), held_out=mean(scores), held_outs=scores, **broke, cell=typed(some),
                     recipe=candidate_of(some[0]), seconds=round(time.perf_counter()-began, 1), made=provenance())

@@ -129,11 +129,11 @@ def entries(c:Column, a:Any) -> Tensor: # (N,width)
 
 def in_32_bits(c:Column, v:Tensor) -> Tensor: # (N,width) float64
     "A column for networks, or one sentence for numbers that 32 bits cannot hold or tell apart"
-    top, sd = v.abs().max().item(), v.std().item()
+    top, sd = v.abs().max().item(), v.std(unbiased=False).item()
     if top > 1e37: raise ValueError(f"source: column {c.name!r} holds {top:.3g}, and 32 bits hold up to 1e37; divide it, or leave it out")
     if 1e-12*top < sd < 1e-5*top:
         raise ValueError(f"source: column {c.name!r} varies by {sd:.3g} around {v.mean():.6g}, too little for the seven digits of 32 bits; "
-                         f"subtract {v.min():.0f} first")
+                         f"subtract {v.min():.9g} first, or leave it out")
     return v.float()
 
 def numeric(columns:list) -> Tensor: # (D,) bool

@@ -104,7 +104,7 @@ def described(card:dict) -> str:
         f"{f['epochs']} epochs) on {f['n_test']} images{part}:",
         f"  these images {p('')}; as 8-bit images {p('_8bit')}; random real images {p('_random')}", '',
         f"Made by {made['method']} (seed {made['seed']}), "
-        f"chosen at step {made['step']}, and its recipe among all measured ones, on held-out images ({100*made['held_out']:.1f}):",
+        f"step {made['step']}; step, seed and recipe were chosen among those measured on held-out images ({100*made['held_out']:.1f}):",
         '  ' + ', '.join(f'{k} {v}' for k,v in made['config'].items() if v not in (None, '', False)),
         f"  {made['by']['time'][:10]}, bpc_nb {made['by']['bpc_nb']}, torch {made['by']['torch']}, "
         f"{made['by'].get('gpu', made['by']['cpu'])}; line {made['line']} in results/", '', *red_of(card),

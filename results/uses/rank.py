@@ -3,7 +3,7 @@
     python results/uses/rank.py [rank rank_lr rank_mnist]
 
 Truth: students of all training images each, test images; three of 40 epochs for digits, one of 5 for MNIST. Rankings, all on held-out images: random
-real images, herding, learned coresets, and students of all images that are stopped after so many epochs as take the time of ten images a class, of one, or less.
+real images, herding, coresets learned by the methods' recipes, and students of all images that are stopped after so many epochs as take the time of ten images a class, of one, or less.
 What has a line is not computed again.
 """
 import json, time
@@ -11,9 +11,10 @@ from pathlib import Path
 
 import torch
 
+from bpc_nb.cells import same_options
 from bpc_nb.core import provenance, read_coreset, stream
 from bpc_nb.data import load
-from bpc_nb.distill import distill
+from bpc_nb.distill import configure, distill
 from bpc_nb.lines import called_with, coreset_file, done, of_students
 from bpc_nb.rank import networks_of, score
 
@@ -25,12 +26,13 @@ FILES = dict(rank=DIGITS, rank_lr=DIGITS, # data, protocol of coresets' lines, t
 
 def lines() -> list: return [json.loads(l) for l in LINES.read_text().splitlines()] if LINES.exists() else []
 
-def learned(method:str, ipc:int, data:str, protocol:str): # the best on held-out images, of digits' fold 0
+def learned(method:str, ipc:int, data:str, protocol:str): # by the method's recipe; of several seeds the best on held-out images, of digits' fold 0
+    recipe = configure(method, data, ipc)
     rows = [r for r in done(HERE.parent).values() if of_students(r) and 'config' in r and (r.get('method'), r.get('ipc'), r.get('fold'), r.get('data'), r.get('protocol'))
             ==(method, ipc, 0 if data=='digits' else None, data, protocol) and r['config'].get('decode', 'identity')=='identity'
-            and r['config'].get('L', 1)]
+            and same_options(method, r['config'], recipe)]
     rows = sorted(rows, key=lambda r: -r['held_out'])
-    return next((read_coreset(p) for r in rows if (p := coreset_file(r, HERE.parent))), None)
+    return next((read_coreset(p)._replace(meta=dict(of=r['key'])) for r in rows if (p := coreset_file(r, HERE.parent))), None)
 
 def proxies(D, full:dict, stops, lines:str, **_) -> dict: # name -> (coreset, options of training, images a class)
     def everything(share=1):
@@ -54,6 +56,6 @@ if __name__=='__main__':
                 if json.dumps(c, sort_keys=True) in have: continue
                 truth, began = name=='truth', time.process_time() # of one core, whatever else runs
                 r = score(S, data, o | c, 'quick', how['runs'] if truth else 1, 'test' if truth else 'held')
-                row = dict(file=file, data=how['data'], method=name, candidate=c, ipc=ipc, accuracy=r['accuracy'], seconds=round(time.process_time() - began, 2), why=r.get('why'))
+                row = dict(file=file, data=how['data'], method=name, candidate=c, ipc=ipc, **{k:v for k,v in S.meta.items() if k=='of'}, accuracy=r['accuracy'], seconds=round(time.process_time() - began, 2), why=r.get('why'))
                 with open(LINES, 'a') as f: f.write(json.dumps(row | dict(made=provenance())) + '\n')
             print(file, name, flush=True)
