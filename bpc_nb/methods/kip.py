@@ -90,9 +90,9 @@ def kip_loss(data:Data, real:int, depth:int, r:float) -> Callable: # `loss(cores
 # %% ../../nbs/710_kip.ipynb #cf6482ee
 def spoilt(leaf:Leaf, share:float) -> Leaf: # share: of the pixels
     "A leaf of images, of which some pixels are noise and stay noise"
-    def noise(x): return torch.randn(x.shape, generator=stream(0, 'noise')).to(x)
-    def places(x): return torch.rand(x.shape, generator=stream(0, 'corrupt')).to(x.device) < share
-    return leaf._replace(put=lambda S, x: leaf.put(S, torch.where(places(x), noise(x), x)))
+    def drawn(S, x, f, name): return f(x.shape, generator=stream(S.meta.get('seed', 0), name)).to(x)
+    def put(S, x): return leaf.put(S, torch.where(drawn(S, x, torch.rand, 'corrupt') < share, drawn(S, x, torch.randn, 'noise'), x))
+    return leaf._replace(put=put)
 
 LEARNT = 'images', 'labels', 'both'
 
