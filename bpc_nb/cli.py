@@ -305,7 +305,8 @@ OF_MODELS = dict(distill=Command(bpc_points, 'data'), evaluate=Command(bpc_near,
 def of_model(command:str, words:list) -> bool:
     "Whether the words are about a regression: a model, or points, by their file or its folder"
     if command=='distill': return any(w.partition('=')[0]=='--model' for w in words)
-    return command in OF_MODELS and any(is_points(w) for i,w in enumerate(words) if i==0 or Path(w).suffix=='.safetensors')
+    def named(i, w): return i==0 or Path(w).suffix=='.safetensors' or Path(w).is_dir() and words[i-1] not in ('--data','--out','--root')
+    return command in OF_MODELS and any(named(i, w) and is_points(w) for i,w in enumerate(words))
 
 # %% ../nbs/970_cli.ipynb #5b39cc3a
 def take_word(p:Parser, o:Option) -> None:

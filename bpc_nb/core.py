@@ -11,7 +11,7 @@ __all__ = ['DECODERS', 'FORMAT', 'USE', 'MAKER', 'SIGNS', 'likeliest', 'choose',
            'no_memory', 'free_mb', 'within_memory', 'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
-import csv, difflib, hashlib, json, os, platform, tempfile
+import csv, difflib, hashlib, json, os, platform, shlex, tempfile
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cache
@@ -257,8 +257,9 @@ def read_coreset(path:str|Path, # a `.safetensors` file, or the folder of a run 
                 ) -> Coreset:
     "Read what `save_coreset` wrote, with one sentence for what is not that"
     if not (at := file_in(path)).is_file():
-        known = {'config.json':f'a run began there, and `bpc distill --out {path} --resume` goes on',
-               'points.safetensors':f'there are points of a regression: `bpc evaluate {path}`'}
+        typed = shlex.quote(str(path))
+        known = {'config.json':f'a run began there, and `bpc distill --out {typed} --resume` goes on',
+                 'points.safetensors':f'there are points of a regression: `bpc evaluate {typed}`'}
         why = next((said for name,said in known.items() if (at/name).exists()), '`bpc distill` writes one')
         raise FileNotFoundError(f"path: there is no coreset file at {at}; {why}")
     path = at
@@ -268,7 +269,7 @@ def read_coreset(path:str|Path, # a `.safetensors` file, or the folder of a run 
         raise ValueError(f"path: {path} is not a readable coreset file, it is truncated or of another format ({e}); "
                          "expected a .safetensors file with x and y") from None
     if not {'x','y'} <= t.keys() or 'classes' not in head:
-        if {'mean','sd'} <= t.keys(): raise ValueError(f"path: {path} holds points of a regression; `bpc evaluate {path}` judges them")
+        if {'mean','sd'} <= t.keys(): raise ValueError(f"path: {path} holds points of a regression; `bpc evaluate` judges them")
         raise ValueError(f"path: {path} is a safetensors file but not a coreset; "
                          f"expected tensors x and y and metadata key 'bpc', found {sorted(t)}")
     transform = Transform(**{k.partition('.')[2]:v for k,v in t.items() if k.startswith('transform.')})
@@ -333,12 +334,14 @@ def save_folder(s:Coreset, # what to write
     hard, rows = (s.y if s.y.ndim==1 else s.y.argmax(1)).tolist(), []
     places = class_folders(s.classes or range(max(hard) + 1))
     names = [f'{places[k]}/{i:04}.png' for i,k in enumerate(hard)]
+    if (own := Path(folder)/'labels.csv').exists() and not own.read_text(encoding='utf-8', errors='replace').startswith('file,'):
+        raise ValueError(f"folder: {folder} has a labels.csv of its own; choose another folder")
+    own.unlink(missing_ok=True)
     if odd := next((p for p in Path(folder).glob('*/*.png') if '/'.join(p.parts[-2:]) not in names), None):
         raise ValueError(f"folder: {folder} holds other pictures, {odd.parent.name}/{odd.name}; choose another folder")
     for i,(p,k,name) in enumerate(zip(s.pixels(clamp=True), hard, names)):
         write_atomic(Path(folder)/name, lambda tmp: image(p).save(tmp, 'PNG'))
         rows.append([name, *([] if s.w is None else [s.w[i].item()]), *(s.y[i].tolist() if s.y.ndim==2 else [k])])
-    (Path(folder)/'labels.csv').unlink(missing_ok=True)
     if s.y.ndim==1 and s.w is None: return
     head = ['file', *([] if s.w is None else ['weight']), *(s.classes if s.y.ndim==2 else ['class'])]
     write_atomic(Path(folder)/'labels.csv',

@@ -52,6 +52,7 @@ def union(coresets:list, data:Data) -> Coreset: # data: whose classes are counte
     if any(S.steps is not None or S.init is not None or S.y.is_floating_point() or S.decode!=coresets[0].decode for S in coresets):
         raise ValueError("coresets: one has step sizes, an initialisation, a decoder or soft labels of its own, which belong to its "
                          "images alone; let clients send images with hard labels")
+    for S in coresets: S.whole() # or one sentence
     y = torch.cat([all_numbers(S.classes, S.y, data) for S in coresets])
     by_class = y.argsort(stable=True)
     first, x = coresets[0], torch.cat([S.x for S in coresets])

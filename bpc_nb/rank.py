@@ -93,6 +93,9 @@ def in_order_of_score(S:Coreset, data:Data, some:list, # of candidates
     choose(protocol, PROTOCOLS, 'protocol')
     whole('runs', runs, 1)
     S, data, _ = matched(S, data, 'mlp')
+    if S.steps is not None and (odd := sorted({*TRAINING} & {k for c in some for k in c})):
+        raise ValueError(f"{odd[0]}: the coreset has step sizes of its own, which each network takes, so {odd[0]} would change nothing; "
+                         'leave it out, or rank on another coreset')
     if not len(getattr(data, part).y):
         raise ValueError(f"held_out: no image of {data.name} is held out, and candidates are ranked on these; pass a larger held_out=")
     for c in some: # a name that nobody knows is said before anything is trained

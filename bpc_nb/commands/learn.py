@@ -117,7 +117,7 @@ def left_in(out:Path, coreset:Coreset) -> dict: # plain values
     return {'coreset': str(out/'coreset.safetensors'), shown.suffix[1:]: str(shown), 'log': str(out/'log.jsonl'),
             **{k:coreset.meta[k] for k in ('held_out','step')}}
 
-def next_to(found:dict, out:Path) -> str: # found: from `left_in`
+def next_to(found:dict, out:Path, root:str=None) -> str: # found: from `left_in`; root: where a named set was found, if it was typed
     "What a run left, in words, and what to do next"
     at, config = f"at step {found['step']}" if found['step'] else 'at the start: nothing later did better', read_json(out/'config.json')
     if 'steps' not in config: at = 'by a method that takes no steps'
@@ -126,9 +126,9 @@ def next_to(found:dict, out:Path) -> str: # found: from `left_in`
     kept, shown, *_ = found.values()
     judge = config.get('select_evaluator', 'students')
     by = f' --evaluator {judge}'*(judge!='students') # another judge may see nothing in it
-    file, folder = shlex.quote(kept), shlex.quote(str(out))
+    file, folder, at_root = shlex.quote(kept), shlex.quote(str(out)), f' --root {shlex.quote(str(root))}'*(root is not None)
     return '\n'.join([f"validation accuracy {100*found['held_out']:.1f} % ({judge}) {at}", *[over]*('ended' in config), kept, shown,
-                      f"next: bpc evaluate {file}{by} --control", f"      bpc show {file}", f"      bpc explore {folder}{page}"])
+                      f"next: bpc evaluate {file}{by}{at_root} --control", f"      bpc show {file}", f"      bpc explore {folder}{page}"])
 
 # %% ../../nbs/967_learn_commands.ipynb #aa9bc056
 def narrowed(config:dict, buffer:str|Path=None) -> list: # of a run; folder of a buffer that is there -> sentences
@@ -197,7 +197,7 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
         coreset = distill(method, d, ipc, out, seed, resume, device=device, progress=not json, **options, **watch)
         say_once(said)
     except KeyboardInterrupt: raise KeyboardInterrupt(f"stopped; give the same command again{how_to_resume(out)} (folder: {out})") from None
-    return left_in(out, coreset) if json else next_to(left_in(out, coreset), out)
+    return left_in(out, coreset) if json else next_to(left_in(out, coreset), out, given.get('root'))
 
 # %% ../../nbs/967_learn_commands.ipynb #3607b438
 def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file

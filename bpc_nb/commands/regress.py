@@ -7,13 +7,13 @@ __all__ = ['SIZE', 'sized', 'study_from', 'points_in_words', 'sound_points', 'bp
            'said_of_rows', 'bpc_intervals', 'said_of', 'bpc_posterior']
 
 # %% ../../nbs/969_regression_commands.ipynb #6e7c8e46
-import shlex, time
+import shlex, time, warnings
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..core import choose, write_atomic
+from ..core import as_csv, choose, write_atomic
 from ..data import place_of
 from ..samplers.chains import to_arviz, with_arviz
 from ..models import MODELS, Rows
@@ -103,6 +103,9 @@ def points_and_rows(file:str, data:str|None, part:float=None, # data, part: None
     source, own = data or st.source, dict(part=how['part'] if part is None else part, prior=st.prior, seed=how['seed'])
     if source in (*SETS, 'simulated'): full = study_from(source, None, st.model, {k:how.get(k) for k in SIZE if source=='simulated'}, **own)
     else: full = study(place_of(source), st.label, st.model, like=st, **own)
+    if part is None and data in (None, st.source) and len(full.rows.x)!=how['N']:
+        warnings.warn(f"the rows of {st.source} have changed since the points were made: those put aside are others, and some may be "
+                      'among those the points were made from')
     if full.names!=st.names:
         raise ValueError(f"data: {source} has the columns {', '.join(full.names)}, and the points of {file} {', '.join(st.names)}")
     return S, st._replace(rows=full.rows, test=full.test)
@@ -119,6 +122,9 @@ def bpc_near(file:str, # points, as `bpc distill TABLE --model NAME` writes them
     "Measure how near the posterior of points is to that of all rows"
     if evaluator!='posterior': raise ValueError(f"evaluator: points of a regression are judged by 'posterior', not {evaluator!r}")
     S, st = points_and_rows(file, data)
+    if st.rows.y.isnan().any():
+        raise ValueError(f"data: {data} has no column {st.label!r}, and the posterior of its rows needs labels; "
+                         '`bpc predictive` predicts rows without them')
     r = nearness(st, S, control, draws, seed)
     if json: return r
     keys = [k for k in ('kl_gauss','mean_error','cov_error','energy_distance','log_predictive','coverage') if r.get(k) is not None]
@@ -157,6 +163,7 @@ def bpc_intervals(file:str, # points, as `bpc distill TABLE --model NAME` writes
                  ) -> dict|str:
     "Predict rows of a table by the posterior of points, with intervals"
     if not 0 < level < 1: raise ValueError(f"level: found {level}; expected a part between 0 and 1, such as 0.9")
+    if out and Path(out).suffix.lower()!='.csv': raise ValueError(f'out: found {out}; predictions are written as a table, so name a .csv')
     S, st = points_and_rows(file, data, None if data is None else 0) # in the table's own order
     rows = st.test if data is None else st.rows
     if not len(rows.x): raise ValueError("data: no rows were put aside; name a table with rows to predict")
@@ -166,6 +173,8 @@ def bpc_intervals(file:str, # points, as `bpc distill TABLE --model NAME` writes
     theta = long_chains(st.of, S, st.prior, draws=draws, seed=seed, classes=len(st.classes)).pooled()
     told = not rows.y.isnan().any()
     head, each, of = said_of_rows(st, predict_rows(st, theta, rows.x, level, seed), rows.y if told else None)
+    if out and Path(out).exists() and not Path(out).read_text(encoding='utf-8', errors='replace').startswith(as_csv([head])):
+        raise ValueError(f'out: {out} is there already, and holds no predictions of these points; name another file')
     if out: write_rows(out, head, each)
     r = dict(rows=len(each), level=level, log_predictive=log_predictive(st, theta, rows) if told else None,
              coverage=coverage(st, theta, rows, level) if told else None)
