@@ -71,8 +71,8 @@ def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, o
 def coreset_at(path:str) -> Path: # a file, or the folder of a run or a memory
     "The coreset file that is meant; one sentence for who names a table where its coreset belongs"
     if is_table(path):
-        raise ValueError(f"file: {path} is a table; `bpc distill {shlex.quote(str(path))} --label COLUMN`, with --model NAME for a regression, "
-                         "makes a file of it that can be judged")
+        raise ValueError(f"file: {path} is a table; `bpc distill {shlex.quote(str(path))} --label COLUMN`, with --model NAME for a "
+                         "regression, makes a file of it that can be judged")
     return file_in(path)
 
 # %% ../../nbs/968_judge_commands.ipynb #27e0bb8e
