@@ -468,10 +468,11 @@ def free_port(port:int=None) -> int: # None: any
         return s.getsockname()[1]
 
 # %% ../nbs/910_explorer.ipynb #5225894f
-def served(path:str|Path, port:int, log:IO) -> subprocess.Popen: # log: an open file
+def served(path:str|Path, port:int, log:IO, root:str=None) -> subprocess.Popen: # log: an open file; root: of named sets
     "Voila, when it answers"
-    root = Path(__file__).resolve().parents[1]
-    env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(root), *filter(None, [os.environ.get('PYTHONPATH')])]))
+    package = Path(__file__).resolve().parents[1]
+    env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(package), *filter(None, [os.environ.get('PYTHONPATH')])]))
+    if root: env['BPC_DATA'] = str(Path(root).expanduser().resolve())
     p = subprocess.Popen([sys.executable, '-m', 'voila', str(path), f'--port={port}', '--no-browser', '--Voila.ip=127.0.0.1',
                           '--Voila.port_retries=0', '--VoilaConfiguration.progressive_rendering=True'],
                          env=env, stdout=log, stderr=subprocess.STDOUT)
@@ -492,6 +493,7 @@ def newest(folder:str|Path='runs') -> Path:
 def bpc_explore(run:str=None, # a run's folder (default: the newest in runs/)
                 beside:str=None, # a second run's folder
                 buffer:str=None, # folder of the run's experts (default: found in the cache)
+                root:str=None, # folder with the named sets (default: $BPC_DATA)
                 port:int=None, # to listen on, on this machine alone (default: a free one)
                 stay:bool=False, # only print the address, open no browser
                 json:bool=False, # print one JSON object
@@ -503,7 +505,7 @@ def bpc_explore(run:str=None, # a run's folder (default: the newest in runs/)
     port = free_port(port)
     url = f'http://127.0.0.1:{port}/'
     with tempfile.TemporaryDirectory() as d, open(Path(d)/'voila.log', 'w') as log:
-        p = served(page_file(d, *words), port, log)
+        p = served(page_file(d, *words), port, log, root)
         try:
             opened = not stay and webbrowser.open(url)
             how = 'Ctrl-C stops it' if stay or opened else 'no browser was found here: open this address in one; Ctrl-C stops it'

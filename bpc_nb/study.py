@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['SETS', 'POINT_METHODS', 'STEPS', 'KIND', 'Study', 'sound_part', 'standardised', 'labels_for', 'in_memory', 'coded',
-           'read_study', 'known_study', 'study', 'posterior_of', 'greedy', 'condense', 'own_table', 'save_points',
-           'points_in', 'is_points', 'load_points', 'predict_rows', 'log_predictive', 'coverage', 'tested', 'nearness']
+           'read_study', 'known_study', 'study', 'posterior_of', 'greedy', 'condense', 'own_table', 'mark_of',
+           'save_points', 'points_in', 'is_points', 'load_points', 'predict_rows', 'log_predictive', 'coverage',
+           'tested', 'nearness']
 
 # %% ../nbs/850_study.ipynb #bf213a9a
-import json, warnings
+import hashlib, json, warnings
 from inspect import signature
 from pathlib import Path
 from typing import Any, Iterable, NamedTuple
@@ -236,11 +237,15 @@ def own_table(path:str|Path) -> Path:
         raise ValueError(f"out: {table} is there and does not belong to points; choose another name for {path.name}")
     return table
 
+def mark_of(rows:Rows) -> str: # in units of a study
+    "A short name for rows in their order, which tells whether a table has changed"
+    return hashlib.sha256(((torch.cat([rows.x, rows.y[:,None]], 1)*1e6).round() + 0.).numpy().tobytes()).hexdigest()[:12]
+
 def save_points(path:str|Path, st:Study, S:Rows, **how:Any) -> None: # how: kept as text, e.g. method and seed
     "Points as a file, and as a .csv beside it"
     table = own_table(path)
-    facts = {k:getattr(st, k) for k in ('model','names','classes','label','source','prior')} | dict(N=len(st.rows.x), how=how)
-    facts |= dict(kind=KIND, columns=[tuple(c) for c in st.columns])
+    facts = {k:getattr(st, k) for k in ('model','names','classes','label','source','prior')}
+    facts |= dict(N=len(st.rows.x), mark=mark_of(st.rows), how=how, kind=KIND, columns=[tuple(c) for c in st.columns])
     exact = {k:t.double().contiguous() for k,t in dict(x=S.x, y=S.y, w=S.w, mean=st.mean, sd=st.sd).items()}
     write_atomic(Path(path), lambda tmp: save_file(exact, tmp, dict(facts=json.dumps(facts)))) # one entry: several have no order
     own = torch.cat([S.x, S.y[:,None]], 1)*st.sd + st.mean
@@ -267,12 +272,12 @@ def load_points(path:str|Path # a file, or the folder of a run
     if not is_points(path):
         raise ValueError(f"file: {path} holds no points of a regression; `bpc distill TABLE --model NAME` makes such a file")
     with safe_open(str(points_in(path)), 'pt') as f: t, facts = {k:f.get_tensor(k) for k in f.keys()}, json.loads(f.metadata()['facts'])
-    how, N, _ = (facts.pop(k) for k in ('how','N','kind'))
+    how, N, own, _ = (facts.pop(k, None) for k in ('how','N','mark','kind')) # older files have no mark
     S = Rows(t['x'], t['y'], t['w'])
     if (S.w < 0).any() or not all(v.isfinite().all() for v in S):
         raise ValueError(f"file: {path} has a weight below 0, or a value that is no number")
     facts |= {k:tuple(facts[k]) for k in ('names','classes')} | dict(columns=tuple(Column(a, b, tuple(c)) for a,b,c in facts['columns']))
-    return S, Study(rows=S, test=S, mean=t['mean'], sd=t['sd'], **facts), how | dict(N=N)
+    return S, Study(rows=S, test=S, mean=t['mean'], sd=t['sd'], **facts), how | dict(N=N, mark=own)
 
 # %% ../nbs/850_study.ipynb #f285f176
 def predict_rows(st:Study, theta:Tensor, x:Tensor, # draws (n,P), rows (N,D)

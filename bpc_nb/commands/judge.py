@@ -273,7 +273,7 @@ def bpc_relabel(file:str, # a coreset, as `bpc distill` writes it, or its run's 
                 json:bool=False, # print one JSON object
                 **given:Any) -> dict|str:
     "Store what a teacher says of a coreset's images, for `bpc evaluate FILE --evaluator soft --set labels=...`"
-    typed = as_typed({k:v for k,v in dict(data=data, net=net).items() if v})
+    typed = as_typed({k:v for k,v in dict(data=data, net=net, root=given.get('root')).items() if v})
     S, how = Coreset.load(file := coreset_at(file)), {k:given.pop(k) for k in options_of(relabelled) if k in given}
     sound_labels(out := apart_from(file, out), images_alone(S))
     data, device = data_of(S, data, given), auto(device)
@@ -301,6 +301,7 @@ def bpc_poison(data:str='digits', # a data set's name, a folder of class folders
                **given:Any) -> dict|str:
     "Make an attack: images and a step that make trained networks forget a class"
     if file_at(out).exists(): raise ValueError(f"out: {out} is there already; name another file")
+    typed = as_typed({k:given[k] for k in ('root',) if k in given})
     d = data_from(data, given)
     sound_attack(d, attacked, target, **given)
     net = network(net or (usual(d.name, 'net') if len(d.shape)==3 else default_net(d.shape)), d.shape, d.K)
@@ -316,7 +317,7 @@ def bpc_poison(data:str='digits', # a data set's name, a folder of class folders
     fall = dict(enumerate(found['falls'])); down = fall.pop(S.meta['attacked'])
     went = f"on {several(found['networks'], 'network')} that it has not seen the class falls by {down:.1f} points, " \
            f"the others by {sum(fall.values())/len(fall):.1f}"
-    return '\n'.join([str(out), went, *suspicions(found, d.classes), f"next: bpc inspect {shlex.quote(str(out))}"])
+    return '\n'.join([str(out), went, *suspicions(found, d.classes), ' '.join(['next: bpc inspect', shlex.quote(str(out)), *typed])])
 
 # %% ../../nbs/968_judge_commands.ipynb #ea4e884a
 def inspection(found:dict, data:Data, net:str) -> str: # found: as `inspected` gives it

@@ -128,7 +128,8 @@ def next_to(found:dict, out:Path, root:str=None) -> str: # found: from `left_in`
     by = f' --evaluator {judge}'*(judge!='students') # another judge may see nothing in it
     file, folder, at_root = shlex.quote(kept), shlex.quote(str(out)), f' --root {shlex.quote(str(root))}'*(root is not None)
     return '\n'.join([f"validation accuracy {100*found['held_out']:.1f} % ({judge}) {at}", *[over]*('ended' in config), kept, shown,
-                      f"next: bpc evaluate {file}{by}{at_root} --control", f"      bpc show {file}", f"      bpc explore {folder}{page}"])
+                      f"next: bpc evaluate {file}{by}{at_root} --control", f"      bpc show {file}",
+                      f"      bpc explore {folder}{at_root}{page}"])
 
 # %% ../../nbs/967_learn_commands.ipynb #aa9bc056
 def narrowed(config:dict, buffer:str|Path=None) -> list: # of a run; folder of a buffer that is there -> sentences

@@ -19,8 +19,8 @@ from ..samplers.chains import to_arviz, with_arviz
 from ..models import MODELS, Rows
 from ..runs import file_at
 from ..spaces import write_rows
-from ..study import POINT_METHODS, SETS, Study, condense, coverage, is_points, load_points, log_predictive, nearness, own_table
-from ..study import points_in, predict_rows, save_points, study
+from ..study import POINT_METHODS, SETS, Study, condense, coverage, is_points, load_points, log_predictive, mark_of, nearness
+from ..study import own_table, points_in, predict_rows, save_points, study
 from ..truth import ess, long_chains, rhat
 from .shell import apart_from, as_lines, table
 
@@ -103,7 +103,7 @@ def points_and_rows(file:str, data:str|None, part:float=None, # data, part: None
     source, own = data or st.source, dict(part=how['part'] if part is None else part, prior=st.prior, seed=how['seed'])
     if source in (*SETS, 'simulated'): full = study_from(source, None, st.model, {k:how.get(k) for k in SIZE if source=='simulated'}, **own)
     else: full = study(place_of(source), st.label, st.model, like=st, **own)
-    if part is None and data in (None, st.source) and len(full.rows.x)!=how['N']:
+    if part is None and data in (None, st.source) and (len(full.rows.x)!=how['N'] or how['mark'] not in (None, mark_of(full.rows))):
         warnings.warn(f"the rows of {st.source} have changed since the points were made: those put aside are others, and some may be "
                       'among those the points were made from')
     if full.names!=st.names:
