@@ -5,16 +5,15 @@
 # %% auto #0
 __all__ = ['LOSS', 'OUTSIDE', 'OTHERS', 'CORRUPTED', 'CSS', 'ABBREVIATIONS', 'Answer', 'as_number', 'answer_in_words', 'against',
            'name_for', 'made_once', 'Judge', 'of_classes', 'said_by_networks', 'held_in_file', 'elsewhere', 'shifted',
-           'when_corrupted', 'nearest_in_class', 'classes_of', 'by_chance', 'near_training', 'auc', 'margins',
-           'membership', 'attack_scores', 'shadow_auc', 'attacked', 'halves', 'shadowed', 'squashed', 'everything',
-           'scores', 'origin_of', 'unless_diverged', 'shadow_answer', 'sound_shadows', 'audited', 'rows_of', 'uris',
-           'neighbours', 'page']
+           'when_corrupted', 'nearest_in_class', 'near_training', 'margins', 'membership', 'attack_scores',
+           'shadow_auc', 'attacked', 'halves', 'shadowed', 'squashed', 'everything', 'scores', 'origin_of',
+           'unless_diverged', 'shadow_answer', 'sound_shadows', 'audited', 'rows_of', 'uris', 'neighbours', 'page']
 
 # %% ../nbs/878_audit.ipynb #1311fd74
 import hashlib
 from functools import partial
 from html import escape
-from math import e, exp, lgamma, log
+from math import e, exp
 from pathlib import Path
 from typing import Any, Callable, NamedTuple
 
@@ -22,13 +21,13 @@ import torch
 from torch import Tensor
 
 from .auto import FORMATS
-from .core import Coreset, choose, label_kind, registry, several, stream, write_atomic
+from .core import Coreset, choose, classes_of, label_kind, out_of_range, registry, several, stream, write_atomic
 from .corrupt import corrupted
 from .data import Data, Split, sources
 from .distill import OF_EXPERTS, distill, known_to
 from .evaluate import PROTOCOLS, SIAMESE, examples_of, matched, predict, real_beside, students
 from .fast import accelerate
-from .metrics import Diverged, accuracy, ece, nll
+from .metrics import Diverged, accuracy, auc, ece, nll
 from .networks import Network, network
 from .options import whole
 from .progress import bar
@@ -131,7 +130,7 @@ def held_in_file(S:Coreset, j:Judge) -> list:
     size = Answer('file', 'bytes', S.x.numel()*(1 if S.x.ndim==4 else 4) + labels, None, False, says)
     if not space_of(S.x).eight_bit: return [size]
     (x, y), p = j.data.test, S.pixels()
-    out, eight = ((p - .5).abs() > .5 + 1/510).float().mean().item(), S.quantised() # half a level of 8 bits is rounding
+    out, eight = out_of_range(p), S.quantised()
     lost = accuracy(j.probs(S, x).mean(0), y) - accuracy(j.probs(eight, x).mean(0), y)
     return [size, Answer('file', 'pixel values out of range', out, None, out > OUTSIDE, 'an 8-bit file cuts them off'),
             Answer('file', 'accuracy lost by 8 bits', lost, None, lost > LOSS, f'red above {LOSS:g}')]
@@ -175,36 +174,22 @@ def nearest_in_class(a:Tensor, ya:Tensor, # examples (M,...) and labels
         d[here], i[here] = best.values.float()/a[0].numel()**.5, there[best.indices]
     return d, i
 
-def classes_of(S:Coreset) -> Tensor:
-    "The class of each example; of soft labels, the one with the largest share"
-    return S.y.argmax(1) if S.y.is_floating_point() else S.y
-
-def by_chance(n:int, M:int, p:float) -> float:
-    "The chance of n or more of M, each with probability p"
-    def exactly(k): return exp(lgamma(M+1) - lgamma(k+1) - lgamma(M-k+1) + k*log(p) + (M-k)*log(1-p))
-    return 1 - sum(map(exactly, range(n)))
-
 def near_training(S:Coreset, data:Data) -> tuple: # (answers, which training images (M,))
     "How near the examples are to training images"
+    from scipy.stats import binom # takes a moment
     shown, item = S.examples(), space_of(S.x).item
     inv, least = (data.transform.inverse, 1/255) if S.x.ndim==4 else ((lambda x: x), 1e-4)
-    d, i = nearest_in_class(inv(shown.x), classes_of(shown), inv(data.train.x), data.train.y)
+    d, i = nearest_in_class(inv(shown.x), classes_of(shown.y), inv(data.train.x), data.train.y)
     held = nearest_in_class(inv(data.held.x), data.held.y, inv(data.train.x), data.train.y)[0]
     if not len(held): return [Answer('privacy', 'copies', 'not tried', None, False, 'nothing is held out to compare with')], i
     M, n = len(d), int((d <= held.quantile(.01)).sum())
     usual, says = held.median().item(), f'median distance; control: held-out {item}s'
     return [Answer('privacy', f'nearest training {item}', d.median().item(), usual, False, says),
-            Answer('privacy', 'copies', n, .01*M, by_chance(n, M, .01) < .01 or (d < least).any().item(),
+            Answer('privacy', 'copies', n, .01*M, binom.sf(n - 1, M, .01) < .01 or (d < least).any().item(),
                    f'of {M} examples, nearer than 99 in 100 held-out {item}s are; red where chance gives so many once in a hundred '
                    f'or one is a training {item}')], i
 
 # %% ../nbs/878_audit.ipynb #33beb9ec
-def auc(inside:Tensor, outside:Tensor) -> float: # scores (n,), (m,)
-    "Chance that one from inside has the larger score; ties count half"
-    o = outside.sort().values
-    below, upto = torch.searchsorted(o, inside), torch.searchsorted(o, inside, right=True)
-    return ((below + upto).double().mean()/2/len(o)).item()
-
 def margins(p:Tensor, y:Tensor) -> Tensor: # probabilities (...,N,K), labels (N,) -> (...,N)
     "Log odds of the true class"
     q = p.gather(-1, y.expand(p.shape[:-1])[...,None]).squeeze(-1).double().clamp(1e-12, 1 - 1e-12)
@@ -278,9 +263,9 @@ def scores(S:Coreset, real:Coreset, j:Judge, whole:float) -> list: # whole: accu
     x, y = j.data.test
     def right(s, **o): return sum(accuracy(p, y) for p in j.probs(s, x, **o))/j.runs # of single students, as of all data
     aug, plain = dict(augment=SIAMESE if S.x.ndim==4 else ''), dict(augment='')
-    hard = S._replace(y=classes_of(S), targets=False)
-    soft, i = label_kind(S)!='hard', classes_of(S).argsort(stable=True) # real ones come class by class
-    fits = torch.equal(classes_of(S)[i].cpu(), real.y.cpu()) # classes of other sizes cannot have the coreset's labels
+    hard = S._replace(y=classes_of(S.y), targets=False)
+    soft, i = label_kind(S)!='hard', classes_of(S.y).argsort(stable=True) # real ones come class by class
+    fits = torch.equal(classes_of(S.y)[i].cpu(), real.y.cpu()) # classes of other sizes cannot have the coreset's labels
     same = real._replace(y=S.y[i], targets=S.targets) if soft and fits else real
     labels = 'hard labels' if soft and not fits else 'the same labels'
     hlr, ior = whole - right(hard), right(S) - right(same)
@@ -384,7 +369,7 @@ def neighbours(S:Coreset, data:Data, which:list, most:int=30) -> str: # which: t
     shown = S.examples()
     if shown.x.ndim!=4: return ''
     a, b = (uris(t) for t in (data.transform.inverse(shown.x).clamp(0, 1), data.transform.inverse(data.train.x[which]).clamp(0, 1)))
-    names = [data.classes[k] for k in classes_of(shown).tolist()]
+    names = [data.classes[k] for k in classes_of(shown.y).tolist()]
     return ''.join(f'<figure><img src="{u}"><img src="{v}">{escape(n)}</figure>' for u,v,n in list(zip(a, b, names))[:most])
 
 # %% ../nbs/878_audit.ipynb #3d63a602

@@ -8,7 +8,7 @@ __all__ = ['FORMATS', 'Format', 'NORM_LAYERS', 'REMEMBERED', 'FASTER', 'PAYS', '
            'measure_file', 'is_seconds', 'read_measure', 'kept_times', 'Fit', 'format_for', 'compile_for', 'fitted']
 
 # %% ../nbs/155_auto.ipynb #33d67bb1
-import hashlib, importlib.util, json, os, shutil, time
+import importlib.util, json, os, shutil, time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import __version__
-from .core import cache_folder, no_memory, provenance, stream, write_atomic
+from .core import cache_folder, named, no_memory, provenance, stream, write_atomic
 from .fast import accelerate, fuse
 from .networks import Network
 
@@ -108,7 +108,7 @@ def measured_for(net:Network, shape:tuple, device:str='cpu') -> dict:
 
 def measure_file(of:dict) -> Path: # of: from `measured_for`
     "Where it is kept"
-    return cache_folder()/'fast'/f"{hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:12]}.json"
+    return cache_folder()/'fast'/f"{named(of)}.json"
 
 def is_seconds(v:Any) -> bool:
     "Whether a stored value is a time that was measured"
@@ -143,7 +143,7 @@ class Fit(NamedTuple):
     seconds_float32: float|None = None # of an image, forward and backward; None: not measured
     seconds_bf16: float|None = None
 
-def format_for(net:Network, small:bool, asked:bool|str, took:dict) -> tuple: # asked: one of the four words -> (whether bfloat16, why)
+def format_for(small:bool, asked:bool|str, took:dict) -> tuple: # asked: one of the four words -> (whether bfloat16, why)
     "Whether to compute in bfloat16"
     a, b = took.get('seconds_float32'), took.get('seconds_bf16')
     if asked in ('always', False): return asked=='always', 'as asked'
@@ -170,7 +170,7 @@ def fitted(net:Network, shape:tuple, device:str='cpu', bf16:Format='auto', compi
     small = is_small(net, shape)
     open_ = {bf16, compile} & {'auto', True}
     took = kept_times(net, shape, device) if open_ and not small and normalised(net) else {}
-    low, why = format_for(net, small, bf16, took)
+    low, why = format_for(small, bf16, took)
     seconds = images*((took['seconds_bf16'] if low else took['seconds_float32']) or 0) if took else images
     fast, by = compile_for(net, small, compile, device, seconds)
     said = f"{'bf16' if low else 'float32'} ({why}), {'compiled' if fast else 'not compiled'} ({by})"

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['CELL', 'MARKS', 'WRITTEN', 'MEANING', 'NEVER', 'ONCE_SAID', 'own', 'can_be', 'written_as', 'name_in_recipes',
-           'check_cell', 'read_tables', 'line_of', 'combinations', 'cells', 'bare', 'named', 'numbers', 'spelled',
+           'check_cell', 'read_tables', 'line_of', 'combinations', 'cells', 'bare', 'numbers', 'spelled',
            'cell_options', 'key', 'same_options']
 
 # %% ../nbs/947_cells.ipynb #ea7df537
-import hashlib, itertools, json, re, tomllib
+import itertools, re, tomllib
 from functools import cache
 from numbers import Real
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Iterator
 
 from .augment import augment as augmentation
 from .auto import FORMATS, unformatted
-from .core import choose, registry
+from .core import choose, named, registry
 from .distill import DEFAULT, configure, defaults, known_to
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluators
@@ -122,10 +122,6 @@ def cells(path:str|Path, # a TOML file with tables [[cells]]
 def bare(cell:dict) -> dict:
     "A cell without the marks that only its grid reads"
     return {k:v for k,v in cell.items() if k not in MARKS}
-
-def named(what:Any) -> str:
-    "A short name for numbers, words and dicts of them; the same on every machine"
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
 MEANING = 2 # raised where a default of an option changes, or what an option means
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from .evaluate import predict
-from .metrics import entropy, summary
+from .metrics import auc, entropy, summary
 from .networks import Network
 from .show import figure, tidy
 from .toy import Gaussian, kl, wasserstein_squared
@@ -96,10 +96,8 @@ def closeness(P:Tensor, Q:Tensor, # (D,N,K), (D',N,K) on the same images
 
 # %% ../nbs/330_closeness.ipynb #208400b9
 def strangeness(F:Tensor, G:Tensor) -> float: # (D,N,K) on ordinary images, (D,N',K) on strange ones
-    "Chance that a strange image has the larger entropy: area under the ROC curve; 0.5 tells nothing"
-    a, b = (torch.special.entr(T.mean(0)).sum(-1) for T in (F, G))
-    below, through = (torch.searchsorted(a.sort().values, b, right=r).double() for r in (False, True))
-    return ((below + through)/2).mean().item()/len(a)
+    "Chance that a strange image has the larger entropy; .5 tells nothing"
+    return auc(*(torch.special.entr(T.mean(0)).sum(-1) for T in (G, F)))
 
 # %% ../nbs/330_closeness.ipynb #d155c262
 def show_widths(P:Tensor, Q:Tensor, # (D,N,K), on the same images

@@ -321,7 +321,7 @@ def parted(name:str, x:Tensor, y:Tensor, meta:dict, # as `read` gives them
     i, test, fold = apart(y, meta['n'], folds, fold, stream(seed, 'folds'), meta['classes'])
     held = hold(y[i], held_out, stream(seed, 'held'))
     i, out = i[~held], i[held]
-    recipe |= ({} if fold is None else dict(folds=int(folds), fold=fold)) | table
+    recipe = recipe | ({} if fold is None else dict(folds=int(folds), fold=fold)) | table
     transform = (standardiser(x[i], numeric(columns_of(meta, x.shape[1])))
                  if table else fit(lambda: float_batches(x, i), x.shape[1:], recipe['zca'], origin(meta['checksum'], recipe)))
     part = lambda j: Split(apply(transform, float_batches(x, j), len(j), x.shape[1:]), y[j])

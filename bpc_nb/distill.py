@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['DEFAULT', 'OF_EXPERTS', 'LOOP', 'ALLOWED', 'KEPT', 'choices', 'known_to', 'defaults', 'wants', 'no_idle', 'recipe',
-           'configure', 'of_space', 'usual', 'passes_of', 'fit_of_run', 'formats_of', 'buffer_for', 'folder_of_experts',
-           'in_cache', 'begin_with_others', 'short_name', 'enough_for', 'task', 'first_examples', 'start_of',
-           'startable', 'requested', 'some_held', 'judged', 'on_cpu', 'slower_by', 'run', 'distill']
+           'configure', 'of_space', 'check_experts', 'configured', 'usual', 'passes_of', 'fit_of_run', 'formats_of',
+           'buffer_for', 'folder_of_experts', 'in_cache', 'begin_with_others', 'enough_for', 'task', 'first_examples',
+           'start_of', 'startable', 'requested', 'some_held', 'judged', 'on_cpu', 'slower_by', 'run', 'distill']
 
 # %% ../nbs/410_distill.ipynb #8a8f6a3d
-import hashlib, json, tempfile, warnings
+import json, tempfile, warnings
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from statistics import mode
 from typing import Annotated, Any, Callable
 
 from .auto import FORMATS, Fit, Format, fitted, unformatted
-from .core import DECODERS, Coreset, cache_folder, choose, onto, provenance, registry, stored, stream, within_memory
+from .core import DECODERS, Coreset, cache_folder, choose, named, onto, provenance, registry, stored, stream, within_memory
 from .data import Data, load, of_table
 from .energy import energy
 from .evaluate import PROTOCOLS, evaluate, evaluators, judged_by
@@ -90,10 +90,10 @@ def configure(method:str, data:str, ipc:int, **options:Any) -> dict: # data: nam
     check_all(options, known)
     config = defaults(m) | written | {k:v for k,v in options.items() if v is not None and k!='experts'}
     config['experts'] = written.get('experts', {}) | (options.get('experts') or {})
-    for k in config['experts']: choose(k, OF_EXPERTS, 'option of experts')
-    check_all({f'experts: {k}':v for k,v in config['experts'].items()}, {f'experts: {k}':p for k,p in OF_EXPERTS.items()})
+    check_experts(config['experts'])
     return config
 
+# %% ../nbs/410_distill.ipynb #8e83f109
 def of_space(method:str, data:Data, options:dict) -> dict:
     "Options, with the network and the recipe that a method has for all data which are not images"
     space, given = space_of(data.shape), {k:v for k,v in options.items() if v is not None}
@@ -104,6 +104,15 @@ def of_space(method:str, data:Data, options:dict) -> dict:
     recipes = choose(method, registry(), 'method').recipes
     net = recipes.get((None, None), {}).get('net', default_net(data.shape))
     return dict(net=net) | recipes.get((space.name, None), {}) | given
+
+def check_experts(options:dict) -> None: # of `experts`
+    "One sentence for an option that experts do not have, or a value out of its range"
+    for k in options: choose(k, OF_EXPERTS, 'option of experts')
+    check_all({f'experts: {k}':v for k,v in options.items()}, {f'experts: {k}':p for k,p in OF_EXPERTS.items()})
+
+def configured(method:str, data:Data, ipc:int, **options:Any) -> dict:
+    "The options of a run on these data"
+    return configure(method, data.name, ipc, **of_space(method, data, options))
 
 def usual(data:str, option:str) -> Any: # data: name of the data set
     "The value of an option that most methods' recipes have for a data set"
@@ -138,7 +147,7 @@ def buffer_for(data:Data, net:Network, options:dict, device:str='cpu', progress:
 def folder_of_experts(data:Data, net:Network, options:dict) -> tuple: # (folder, what it is made for, in full)
     "Where the cache has these experts, or will have them"
     what = describe(data, net, **options)
-    def at(what): return cache_folder()/'experts'/f'{data.name.split()[0]}-{short_name(what)}'
+    def at(what): return cache_folder()/'experts'/f'{data.name.split()[0]}-{named(what)}'
     folder = next((f for f in map(at, (what, what | ALLOWED)) if (f/'index.json').exists()), at(what))
     return folder, describe(data, net, **options_of(make_experts) | options)
 
@@ -157,10 +166,6 @@ def begin_with_others(folder:Path, what:dict) -> Buffer|None: # as in `in_cache`
     return have and taken_over(have, what['n'], folder)
 
 ALLOWED = dict.fromkeys(FORMATS, True) # recipes once chose the formats, which were then a part of the buffers' names
-
-def short_name(what:dict) -> str:
-    "Twelve digits that name what a dict holds; the same on every machine"
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
 
 # %% ../nbs/410_distill.ipynb #80005733
 def enough_for(method:str, config:dict, buffer:Buffer|None) -> None:
@@ -282,7 +287,7 @@ def distill(method:str, # a name in `bpc list`
             **options:Any) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
     "Learn a coreset: the best one on the validation split"
     device, data = auto(device), data if isinstance(data, Data) else load(data)
-    config = configure(method, data.name, ipc, **of_space(method, data, options))
+    config = configured(method, data, ipc, **options)
     some_held(data, judge := judge or registry()[method].steps); first_examples(data, ipc, config, seed) # an impossible ipc is said first
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     config |= formats_of(once(fit_of_run, config, data, ipc, net, device))

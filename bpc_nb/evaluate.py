@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['SIAMESE', 'PROTOCOLS', 'GIVEN', 'EVALUATORS', 'in_order', 'fit_of', 'beginning', 'students', 'predict', 'taught',
            'by_students', 'evaluators', 'judged_by', 'asked', 'who', 'usable', 'examples_of', 'without_steps',
-           'no_idle_protocol', 'matched', 'means', 'facts', 'counted', 'real_beside', 'as_filed', 'evaluate']
+           'no_idle_protocol', 'matched', 'means', 'facts', 'counted', 'judged_with', 'real_beside', 'as_filed',
+           'evaluate']
 
 # %% ../nbs/310_evaluate.ipynb #05d281f0
 import inspect
@@ -233,13 +234,16 @@ def counted(runs:int, # of this process, over all stages
         for b in bars: b.close()
 
 # %% ../nbs/310_evaluate.ipynb #151f381a
+def judged_with(said:dict) -> dict: # of a coreset: its meta, or a configuration with its method
+    "What a judge takes from a coreset; the control beside it is judged by the same"
+    kernel = said.get('select_evaluator')=='kernel' # whose ridge is the coreset's; other regressions find their own
+    of = 'net', 'experts', 'depth', *('r',)*kernel, *('rho', 'gamma')*('vbpc' in str(said.get('method')))
+    return {k:said[k] for k in of if k in said}
+
 def real_beside(S:Coreset, data:Data, ipc:int, gen:Generator) -> Coreset:
     "Random real images, at the same storage and from the same initialisation"
     r = stored(data.draw(ipc*DECODERS[S.decode].times, gen), S.decode)
-    kernel = S.meta.get('select_evaluator')=='kernel' # whose ridge is the coreset's; other regressions find their own
-    of = 'net', 'experts', 'depth', *('r',)*kernel, *('rho', 'gamma')*('vbpc' in str(S.meta.get('method')))
-    same = {k:S.meta[k] for k in of if k in S.meta} # what judges it judges them
-    return r._replace(init=S.init, meta=r.meta | same)
+    return r._replace(init=S.init, meta=r.meta | judged_with(S.meta))
 
 def as_filed(S:Coreset, eight_bit:bool) -> tuple: # (coreset, whether that is the same)
     "A coreset after the 8-bit round trip, where that is asked for"

@@ -23,7 +23,7 @@ from tqdm.std import tqdm
 
 from .augment import Strategy, augment as augmentation, suited
 from .auto import FORMATS, Format, fitted, unformatted
-from .core import provenance, stream, within_memory, write_atomic
+from .core import named, provenance, stream, within_memory, write_atomic
 from .data import Data, Split
 from .options import Count, NonNegative, Part, Positive, Share, check_all, one_of, parameters
 from .energy import LOSSES, energy
@@ -76,7 +76,7 @@ class Buffer(NamedTuple):
     def key(self) -> str: # two buffers with the same key hold the same trajectories, but for rounding
         "A short name for what it was made for"
         what = {k:v for k,v in unformatted(self.index).items() if k!='made'}
-        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:12]
+        return named(what)
 
     def shard(self, group:int, epoch:int) -> Path: return self.folder/f'g{group:03}_e{epoch:03}.safetensors'
 
@@ -178,7 +178,8 @@ def look(net:Network, theta:Tensor, # (P,)
          held:Split, # held-out images
         ) -> dict:
     "Loss and accuracy of an expert on some validation images, for the bar"
-    logits, y = net.apply(theta, held.x[:500].to(theta.device)), held.y[:500].to(theta.device)
+    some = slice(None, None, -(-len(held.y)//500) or 1) # class folders come class by class
+    logits, y = net.apply(theta, held.x[some].to(theta.device)), held.y[some].to(theta.device)
     return dict(loss=f'{F.cross_entropy(logits, y).item():.3g}',
                 held_out=f'{(logits.argmax(1)==y).float().mean().item():.3f}') if len(y) else {}
 

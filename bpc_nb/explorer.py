@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Any, Callable, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from .core import Coreset, cache_folder, image, iterate, stream
+from .core import Coreset, cache_folder, classes_of, image, iterate, stream
 from .data import Data, load
 from .learn import ENERGY, task_of
 from .options import options_of
@@ -160,7 +160,7 @@ def bars(p:Tensor, own:int=-1) -> str: # p: (K,), probabilities, targets or step
 def tiles(S:Coreset, energies:dict={}) -> str: # energies: name -> (M,)
     "A page's images, with what a pointer on one is told; soft labels as bars, weights and step sizes beneath"
     if not space_of(S.x).eight_bit: return f'<pre>{escape(space_of(S.x).show(S))}</pre>' # rows and sentences have no picture
-    hard, p = S.y.argmax(1) if S.y.ndim==2 else S.y, S.pixels(clamp=True)
+    hard, p = classes_of(S.y), S.pixels(clamp=True)
     def name(k): return S.classes[k] if S.classes else str(k)
     def one(i):
         first = S.y[i].topk(min(3, S.y.shape[1])) if S.y.ndim==2 else None

@@ -17,10 +17,10 @@ from typing import Any, Callable, Iterable, Iterator
 import torch
 
 from .auto import FORMATS, fitted, unformatted
-from .core import Coreset, cache_folder, choose, file_in, label_kind, provenance, write_atomic
+from .core import Coreset, cache_folder, choose, file_in, label_kind, named, provenance, write_atomic
 from .data import Data, load, origin, other_split, place_of, sources
 from .distill import buffer_for, distill, formats_of, usual, wants
-from .evaluate import PROTOCOLS, evaluate, judged_by, taught
+from .evaluate import PROTOCOLS, evaluate, judged_by, judged_with, taught
 from .experts import of_data
 from .fast import accelerate
 from .metrics import Diverged
@@ -28,7 +28,7 @@ from .networks import Network, default_net, network
 from .predictive import predictive
 from .ranks import alone, auto, dealt, once, rank, world
 from .lines import add, coreset_file, done, file_digest, file_for
-from .cells import CELL, bare, cells, key, named, own
+from .cells import CELL, bare, cells, key, own
 from .runs import held
 
 # %% ../nbs/950_grid.ipynb #27e3c241
@@ -57,8 +57,11 @@ def until(end:float, # in seconds of `time.monotonic`; infinite: no end
 def twins(a:dict, b:dict) -> bool:
     "Do two cells have the same random control?"
     fields = 'ipc', 'seed', 'fold', 'zca', 'size', 'protocol', 'runs', 'evaluator'
-    own = lambda c: [c['data'].split()[0], c['config']['net'], c['config'].get('decode', 'identity'), c['config'].get('known', False)]
-    same = lambda c: [c.get(k, CELL[k]) for k in fields] + own(c)
+    def judge(c): # students know the network alone, and closed forms may begin at the coreset's
+        if c.get('evaluator', CELL['evaluator'])=='students': return c['config']['net']
+        return judged_with(unformatted(c['config']) | dict(method=c['method'], experts=unformatted(c['config'].get('experts', {}))))
+    own = lambda c: [c['data'].split()[0], c['config'].get('decode', 'identity'), c['config'].get('known', False), c['method']=='exact']
+    same = lambda c: [*(c.get(k, CELL[k]) for k in fields), *own(c), judge(c)]
     return same(a)==same(b)
 
 def kin(cell:dict) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Collection, NamedTuple
 import torch
 from torch import Generator, Tensor
 
-from .core import Coreset, Transform, registry, stream
+from .core import Coreset, Transform, classes_of, registry, stream
 from .data import Data, Split, listed, match, of_table
 from .distill import distill, known_to
 from .runs import held
@@ -177,7 +177,7 @@ def for_memory(S:Coreset) -> Coreset:
     if S.w is not None or S.steps is not None or S.decode!='identity':
         raise ValueError("method: its coreset has weights, step sizes or a decoder, which belong to all its images together; "
                          "a memory keeps images of single classes, so take another method")
-    y = S.y.argmax(1) if S.y.is_floating_point() else S.y
+    y = classes_of(S.y)
     if y.bincount(minlength=len(S.classes)).min() < S.meta['ipc']:
         raise ValueError("method: its learned labels leave a class fewer images than its places; take labels='hard'")
     return S._replace(y=y, targets=False)

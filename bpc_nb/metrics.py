@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FLOOR', 'METRICS', 'Diverged', 'checked', 'accuracy', 'nll', 'reliability', 'ece', 'ece_adaptive', 'brier', 'entropy',
-           'summary']
+           'auc', 'summary']
 
 # %% ../nbs/300_metrics.ipynb #c54a70d1
 import torch
@@ -97,6 +97,13 @@ def entropy(probs:Tensor|list, # (N,K)
     "Mean entropy of the probabilities"
     probs, _ = checked(probs, torch.zeros(len(probs), dtype=torch.long) if y is None else y)
     return torch.special.entr(probs).sum(1).mean().item()
+
+# %% ../nbs/300_metrics.ipynb #5e8aafab
+def auc(inside:Tensor, outside:Tensor) -> float: # scores (n,), (m,)
+    "Chance that one from inside has the larger score; ties count half"
+    o = outside.sort().values
+    below, upto = torch.searchsorted(o, inside), torch.searchsorted(o, inside, right=True)
+    return ((below + upto).double().mean()/2/len(o)).item()
 
 # %% ../nbs/300_metrics.ipynb #46c75846
 METRICS = dict(accuracy=accuracy, nll=nll, ece=ece, brier=brier, ece_adaptive=ece_adaptive, entropy=entropy) # name -> `(probs, y) -> float`

@@ -38,15 +38,15 @@ def logits(theta:Tensor, x:Tensor) -> Tensor: # (N,K)
     "The linear predictor of each class; theta holds slopes and intercept of one class after another"
     A = theta.view(-1, x.shape[1] + 1)
     return x@A[:,:-1].T + A[:,-1]
-def pick(n:int, gen:Generator) -> Callable:
-    "A function that draws `n` classes for each row of probabilities"
-    return lambda p: torch.multinomial(p, n, generator=gen).squeeze(1)
+def pick(p:Tensor, gen:Generator) -> Tensor: # (N,K) -> (N,)
+    "A class for each row of probabilities"
+    return torch.multinomial(p, 1, generator=gen).squeeze(1)
 
 MODELS = {m.name:m for m in (
     Model('logistic', lambda t, x, y: F.logsigmoid((2*y - 1)*predictor(t, x)), lambda D, K: D + 1,
           lambda t, x, gen: torch.bernoulli(predictor(t, x).sigmoid(), generator=gen), 'binary'),
     Model('multinomial', lambda t, x, y: -F.cross_entropy(logits(t, x), y.long(), reduction='none'), lambda D, K: K*(D + 1),
-          lambda t, x, gen: pick(1, gen)(logits(t, x).softmax(1)).to(x), 'class'),
+          lambda t, x, gen: pick(logits(t, x).softmax(1), gen).to(x), 'class'),
     Model('poisson', lambda t, x, y: y*predictor(t, x) - predictor(t, x).exp() - torch.lgamma(y + 1), lambda D, K: D + 1,
           lambda t, x, gen: torch.poisson(predictor(t, x).exp(), generator=gen), 'count'),
     Model('linear', lambda t, x, y: -((y - predictor(t[:-1], x))/t[-1].exp())**2/2 - t[-1] - log(2*pi)/2, lambda D, K: D + 2,
@@ -57,7 +57,7 @@ def of_network(spec:str, D:int, K:int) -> Model: # as `network` takes it, e.g. m
     "A classifier as a model"
     net = network(spec, (D,), K)
     def log_lik(theta, x, y): return -F.cross_entropy(net.apply(theta.to(x), x), y.long(), reduction='none')
-    return Model(spec, log_lik, lambda D, K: net.P, lambda t, x, gen: pick(1, gen)(net.apply(t, x).softmax(1)).to(x), 'class')
+    return Model(spec, log_lik, lambda D, K: net.P, lambda t, x, gen: pick(net.apply(t, x).softmax(1), gen).to(x), 'class')
 
 def model_of(name:str, D:int=0, K:int=0) -> Model: # a name in `MODELS`, or a network's
     "The model of a name"

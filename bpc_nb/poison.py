@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from .core import Coreset, choose, stream
+from .core import Coreset, choose, classes_of, out_of_range, stream
 from .data import Data
-from .distill import OF_EXPERTS, buffer_for, on_cpu
+from .distill import buffer_for, check_experts, on_cpu
 from .energy import energy, learned
 from .evaluate import examples_of, fit_of, in_order, matched, predict
 from .learn import IMAGES, Leaf, Learner, by_loss, outer, seen_in_8_bit, shown
@@ -125,8 +125,7 @@ def poison(data:Data, net:Network,
 def trained(data:Data, net:Network, options:dict={}, # of `experts`
             device:str='cpu', progress:bool=True) -> Tensor: # (R,P)
     "Networks trained on data, made or reused"
-    for k in options: choose(k, OF_EXPERTS, 'option of experts')
-    check_all({f'experts: {k}':v for k,v in options.items()}, {f'experts: {k}':p for k,p in OF_EXPERTS.items()})
+    check_experts(options)
     b = buffer_for(data, net, options, device, progress)
     return torch.stack([b.read(i, b.index['epochs']) for i in b.complete]).to(device)
 
@@ -149,12 +148,11 @@ def falls(net:Network, S:Coreset, thetas:Tensor, data:Data, part:str='test') -> 
 # %% ../nbs/790_poison.ipynb #ea25f889
 def image_facts(S:Coreset, data:Data) -> dict: # S: as students see it, in the data's space
     "What can be seen of a coreset without a network"
-    x, y, real = S.x.flatten(1), S.y if S.y.ndim==1 else S.y.argmax(1), data.train.x.to(S.x).flatten(1)
+    x, y, real = S.x.flatten(1), classes_of(S.y), data.train.x.to(S.x).flatten(1)
     size, near = lambda t: t.norm(dim=1).median(), data.train.y[torch.cdist(x, real).argmin(1).cpu()]
     found = dict(norm=(size(x)/size(real)).item(), agree=(near==y.cpu()).double().mean().item())
     if not space_of(S.x).eight_bit: return found
-    p = S.transform.inverse(S.x)
-    return dict(outside=((p < -1/255) | (p > 1 + 1/255)).double().mean().item()) | found
+    return dict(outside=out_of_range(S.transform.inverse(S.x))) | found
 
 # %% ../nbs/790_poison.ipynb #d5a21247
 def inspected(coreset:Coreset, # where it comes from is not known

@@ -32,7 +32,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from .benchmark import QUICK, as_list, bench, report
 from .core import Coreset, choose, provenance, registry, stream
 from .data import Data, load
-from .distill import buffer_for, configure, distill, known_to, of_space, usual, wants
+from .distill import buffer_for, configured, distill, known_to, usual, wants
 from .evaluate import PROTOCOLS, evaluate
 from .metrics import Diverged
 from .networks import network
@@ -109,11 +109,11 @@ def experts_paid(data:Data, config:dict, device:str, paid:dict) -> tuple: # paid
 # %% ../nbs/925_quality.ipynb #524b7373
 def followed(method:str, data:Data, ipc:int, enough:float, # seconds
              points:int=12, by:str='seconds', seed:int=0, device:str='cpu',
-             paid:dict={}, **options:Any) -> tuple: # ([`Seen`], what was used)
+             paid:dict=None, **options:Any) -> tuple: # ([`Seen`], what was used)
     "Run a method by its recipe until its seconds are over"
-    m = registry()[method]
+    m, paid = registry()[method], {} if paid is None else paid # what experts took, by their folder
     options = {k:v for k,v in options.items() if k in known_to(m)}
-    config = configure(method, data.name, ipc, **of_space(method, data, options))
+    config = configured(method, data, ipc, **options)
     if m.steps: options['every'] = min(config['every'], ceil(config['steps']/points))
     used = dict(net=config['net']) | ({k:config[k] for k in ('steps',)} | dict(every=options['every']) if m.steps else {})
     clock = Clock()

@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Callable
 
-from .core import cache_folder, provenance, registry, write_atomic
+from .core import cache_folder, named, provenance, registry, write_atomic
 from .distill import distill
-from .cells import CELL, bare, cell_options, cells, combinations, key, named, own
+from .cells import CELL, bare, cell_options, cells, combinations, key, own
 from .grid import afresh, cell_data, each, end_of, ready_data, runs_of, settle, until
 from .lines import add, done, file_for, line_files, lines
 from .images import NAMED, TEXTS

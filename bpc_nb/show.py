@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from .core import Coreset, choose, image, write_atomic
+from .core import Coreset, choose, classes_of, image, out_of_range, write_atomic
 
 if TYPE_CHECKING: # a command that draws nothing starts without matplotlib
     from matplotlib.axes import Axes
@@ -73,7 +73,7 @@ def class_rows(
     y:Tensor, # labels `(M,)`, or `(M,K)` probabilities
 ) -> dict: # class -> indices of its images, in order
     "Which images belong in which row"
-    hard = y.argmax(1) if y.ndim==2 else y
+    hard = classes_of(y)
     return {k: (hard==k).nonzero().flatten().tolist() for k in hard.unique().tolist()}
 
 # %% ../nbs/010_show.ipynb #9a74a31a
@@ -239,7 +239,7 @@ def show_pixels(
     _,edges,bars = ax.hist(p.numpy(), bins, color='0.75')
     for left,right,bar in zip(edges, edges[1:], bars):
         if right<=0 or left>=1: bar.set_color('C3')
-    tidy(ax, f'{((p<0)|(p>1)).float().mean():.1%} outside [0, 1]', 'pixel value').set_yticks([])
+    tidy(ax, f'{out_of_range(p):.1%} outside [0, 1]', 'pixel value').set_yticks([])
     ax.spines['left'].set_visible(False)
     return shown
 

@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterable, NamedTuple
 import torch
 from torch import Tensor
 
-from .core import Coreset, save_png, without_order, write_atomic
+from .core import Coreset, classes_of, save_png, without_order, write_atomic
 from .show import show_in_terminal
 
 # %% ../nbs/060_spaces.ipynb #278f69e5
@@ -123,7 +123,7 @@ def show_text(s:Coreset, # of sequences
               wide:int=100, # characters of each
              ) -> str:
     "A coreset's sentences, each behind its most probable class"
-    hard = s.y if s.y.ndim==1 else s.y.argmax(1)
+    hard = classes_of(s.y)
     names = [s.classes[k] if s.classes else str(k) for k in hard.tolist()][:most]
     said = [t if len(t) <= wide else t[:wide-3] + '...' for t in sentences_of(s, s.x[:most])]
     more = f'\n{most} of {len(s.x)} sentences'*(len(s.x)>most)

@@ -21,9 +21,9 @@ from torch.func import functional_call
 
 from .augment import augment as augmentation, suited
 from .auto import FORMATS
-from .core import Coreset, choose, free_mb, stream, write_atomic
+from .core import Coreset, free_mb, stream, write_atomic
 from .data import Data
-from .distill import OF_EXPERTS, buffer_for
+from .distill import buffer_for, check_experts
 from .evaluate import beginning, predict, without_steps
 from .experts import Buffer, experts as make_experts
 from .metrics import summary
@@ -75,7 +75,7 @@ def squeezed(data:Data, net:Network, options:dict={}, # of its training, as `exp
     "The data's teacher, made or reused"
     if not isinstance(options, dict):
         raise ValueError(f"teacher: found {options!r}; expected options of its training, such as {{'epochs': 4}}")
-    for k in options: choose(k, OF_EXPERTS, 'option of experts')
+    check_experts(options)
     return teacher_in(buffer_for(data, with_statistics(net), training_of(data.name) | options, device, progress), data, net, device)
 
 # %% ../nbs/800_squeeze.ipynb #8000a010

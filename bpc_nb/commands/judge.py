@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ..audit import ABBREVIATIONS, answer_in_words, audited, page
-from ..core import Coreset, choose, drawn_here, file_in, label_kind, label_words, several, write_atomic
+from ..core import Coreset, choose, drawn_here, file_in, label_kind, label_words, out_of_range, several, write_atomic
 from ..data import Data, all_classes, load, sources
 from ..distill import usual
 from ..evaluate import evaluate, examples_of, matched, no_idle_protocol, who
@@ -197,7 +197,7 @@ def bpc_show(file:str, # a coreset, or its run's folder
                          f"give it the suffix {space.suffix}")
     space.save(s, to)
     # share of pixel values that no display can show
-    outside = dict(outside=round(((p - .5).abs() > .5 + 1/510).float().mean().item(), 4)) if space.eight_bit else {} # but for rounding
+    outside = dict(outside=round(out_of_range(p), 4)) if space.eight_bit else {}
     about = {k:v for k,v in s.meta.items() if k in ABOUT and (json or v is not None)}
     found = dict(**{space.item+'s': list(s.x.shape)}, classes=list(s.classes), **(use_of(s) if json else use_in_words(s)),
                  **outside, **about, **{space.suffix[1:]: str(to)})

@@ -17,7 +17,7 @@ from typing import Any, Callable
 from ..budget import Choice, Countdown, chosen, countdown, experts_in_time, pictures, sound_minutes
 from ..core import Coreset, choose, provenance, registry, several, write_atomic
 from ..data import Data, place_of
-from ..distill import DEFAULT, configure, distill, known_to, no_idle, of_space, wants
+from ..distill import DEFAULT, configured, distill, known_to, no_idle, wants
 from ..evaluate import predict
 from ..experts import experts, open_buffer
 from ..images import own_name
@@ -37,7 +37,7 @@ def nothing_idle(method:str, data:Data, ipc:int, given:dict) -> None: # given: w
     "One sentence for what is typed and would change nothing"
     if not given.keys() & {'experts','buffer','lr_labels'}: return
     o = {k:v for k,v in given.items() if k in known_to(choose(method, registry(), 'method'))}
-    config = configure(method, data.name, ipc, **of_space(method, data, o))
+    config = configured(method, data, ipc, **o)
     no_idle(method, config, o.get('experts'), o.get('lr_labels'), given.get('buffer'))
 
 # %% ../../nbs/967_learn_commands.ipynb #b0d9e701
@@ -145,7 +145,7 @@ def before_it_begins(method:str, d:Data, ipc:int, options:dict,
                      out:Path|None=None) -> list: # out: of a run to go on with -> sentences
     "That a run is over, experts are short, or networks are trained only to choose images"
     m = registry()[method]
-    config = configure(method, d.name, ipc, **{k:v for k,v in options.items() if k in known_to(m)})
+    config = configured(method, d, ipc, **{k:v for k,v in options.items() if k in known_to(m)})
     if out: return [f"all {config.get('steps')} steps of this run were taken before"]*(config.get('steps') in looks(out/'looks'))
     if 'experts' not in wants(method, config): return []
     if m.steps: return narrowed(config, options.get('buffer')) if 'k_max' in options else [] # typed, not a recipe's

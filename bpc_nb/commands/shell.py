@@ -144,12 +144,12 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(why(name) or meant(name, self._option_string_actions))
 
 # %% ../../nbs/966_shell.ipynb #511b0c59
-def outside_of(source:str, place:str|Path, what:str='out') -> None: # source: of the data; place: where something will be written
+def outside_of(source:str, place:str|Path) -> None: # source: of the data; place: where something will be written
     "One sentence where a folder that is written would be read as a class"
     at, to = Path(source).expanduser(), Path(place).expanduser().resolve()
     if at.is_dir() and not table_files(at) and any(d.resolve() in (to, *to.parents) for d in parts(at) if d):
-        raise ValueError(f"{what}: {place} lies in the folder of the data, where it would be read as a class; "
-                         f"name a place outside of it with {dashed(what)}")
+        raise ValueError(f"out: {place} lies in the folder of the data, where it would be read as a class; "
+                         "name a place outside of it with --out")
 
 def data_from(source:str, # as `load` takes it
               given:dict, # what was typed; the options of `load` are taken out

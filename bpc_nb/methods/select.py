@@ -104,7 +104,7 @@ def herd(own:Tensor, # k(x,x) of each (n,)
     return torch.tensor(chosen)
 
 # %% ../../nbs/500_select.ipynb #a4d24b68
-def herded(f:Tensor, m:int, gen:Generator=None) -> Tensor: # (n,D) -> (m,)
+def herded(f:Tensor, m:int) -> Tensor: # (n,D) -> (m,)
     "Herding on features"
     f = f - f.mean(0)
     return herd((f*f).sum(1), 0., columns(linear, f, m), m)

@@ -59,7 +59,7 @@ def trace_and_logdet(q:LastLayer) -> tuple: # tr V, log det V
 
 def kl_to_prior(q:LastLayer) -> Tensor:
     "The divergence of the posterior from the prior, over all classes"
-    (M, D), K = q.phi.shape, q.m.shape[1]
+    D, K = q.phi.shape[1], q.m.shape[1]
     trace, logdet = trace_and_logdet(q)
     return (K*(q.rho*trace - D - D*math.log(q.rho) - logdet) + q.rho*(q.m*q.m).sum())/2
 
