@@ -349,9 +349,9 @@ def save_folder(s:Coreset, # what to write
     names = [f'{places[k]}/{i:04}.png' for i,k in enumerate(hard)]
     if (own := Path(folder)/'labels.csv').exists() and not own.read_text(encoding='utf-8', errors='replace').startswith('file,'):
         raise ValueError(f"folder: {folder} has a labels.csv of its own; choose another folder")
-    own.unlink(missing_ok=True)
     if odd := next((p for p in Path(folder).glob('*/*.png') if '/'.join(p.parts[-2:]) not in names), None):
         raise ValueError(f"folder: {folder} holds other pictures, {odd.parent.name}/{odd.name}; choose another folder")
+    own.unlink(missing_ok=True)
     for i,(p,k,name) in enumerate(zip(s.pixels(clamp=True), hard, names)):
         write_atomic(Path(folder)/name, lambda tmp: image(p).save(tmp, 'PNG'))
         rows.append([name, *([] if s.w is None else [s.w[i].item()]), *(s.y[i].tolist() if s.y.ndim==2 else [k])])

@@ -287,7 +287,8 @@ def import_buffer(files:Iterable, # one or more `replay_buffer_N.pt`
                                            "save the tensors alone") from None
     epochs = {len(t)-1 for t in trajectories}
     if len(epochs)!=1: raise ValueError(f"files: trajectories of different lengths {sorted(epochs)}; import them into separate folders")
-    same = hashlib.sha256(b''.join(p.detach().contiguous().numpy().tobytes() for t in trajectories for params in t for p in params))
+    same = hashlib.sha256()
+    for p in (p for t in trajectories for params in t for p in params): same.update(p.detach().reshape(-1).view(torch.uint8).numpy())
     index = describe(data, net, n=len(trajectories), epochs=epochs.pop(), group=1, half=False) | dict(imported=same.hexdigest()[:12])
     buffer = Buffer(Path(folder), index)
     for i,t in enumerate(trajectories):

@@ -6,7 +6,7 @@
 __all__ = ['LARGE', 'READING', 'IMAGE_SUFFIXES', 'TRAIN_PARTS', 'TEST_PARTS', 'IMAGENETTE', 'NAMED', 'TEXTS', 'as_images',
            'as_size', 'cover', 'as_bytes', 'pixels', 'decode', 'stack', 'as_labels', 'digest', 'cached', 'seal',
            'subfolders', 'listing', 'parts', 'words', 'develop', 'read_folder', 'open_parquet', 'read_parquet',
-           'is_pair', 'plain_label', 'is_image', 'unpack', 'read_parts', 'named_parts', 'open_arrays',
+           'is_pair', 'plain_label', 'is_image', 'pair_of', 'unpack', 'read_parts', 'named_parts', 'open_arrays',
            'torchvision_part', 'read_torchvision', 'read_idx', 'reader', 'read_named', 'fetch', 'read_digits',
            'read_path', 'own_name', 'unlike_known', 'spelt_nearly', 'read']
 
@@ -82,7 +82,8 @@ def as_bytes(a:np.ndarray) -> np.ndarray: # (H,W) integers or floats; uint8
     "Grey values of other formats as 8-bit ones: floats in [0,1], integers of 8 or 16 bits"
     lo, hi = a.min(), a.max()
     if not 0 <= lo <= hi <= (most := 1 if a.dtype.kind=='f' else 65535):
-        raise ValueError(f"pixels from {lo:.4g} to {hi:.4g}; expected 0 to {most}")
+        over = ', so divide them by 255' if most==1 < hi <= 255 else ''
+        raise ValueError(f"pixels from {lo:.4g} to {hi:.4g}; expected 0 to {most}{over}")
     return (255*a if most==1 else a>>8 if hi > 255 or a.dtype.itemsize==2 else a).round().astype('uint8')
 
 def pixels(im:Image.Image,
@@ -238,8 +239,9 @@ def listing(d:Path, # a folder of class folders
 def parts(d:Path) -> tuple: # (training folder, test folder or None)
     "Where the training and the test images of a folder are"
     here, classes = {c.name.lower():c for c in subfolders(d)}, lambda t: {c.name for c in subfolders(t)}
-    train = next((here[k] for k in TRAIN_PARTS if k in here and classes(here[k])), None)
     tests = [here[k] for k in TEST_PARTS if k in here]
+    sure = tests or here.keys() <= {*TRAIN_PARTS} # else Train may be a class
+    train = next((here[k] for k in TRAIN_PARTS if k in here and classes(here[k]) and (sure or here[k].name=='train')), None)
     if not train:
         if tests and here.keys() <= {*TRAIN_PARTS, *TEST_PARTS} and any(map(classes, tests)):
             raise ValueError(f"source: {d} has {tests[0].name}, and no folder train with class folders; add it, or give {tests[0]}")
@@ -337,6 +339,13 @@ def is_image(x:Any) -> bool:
     "Can this be read as one image?"
     return isinstance(x, Image.Image) or getattr(x, 'ndim', 0) in (2, 3)
 
+def pair_of(r:Any) -> tuple: # an image and its label, and perhaps more
+    "Both, or two times None"
+    try: x, y, *_ = r
+    except (TypeError, ValueError): return None, None
+    return np.asarray(x) if hasattr(x, '__array__') and not isinstance(x, (Image.Image, Tensor)) else x, y
+
+# %% ../nbs/100_images.ipynb #4ffbae0a
 def unpack(ds:Any, # a map-style dataset of (image, label), or a pair of arrays (x, y)
            size:tuple=None, # (H,W)
           ) -> tuple: # images, labels, names of the labels or None
@@ -351,12 +360,13 @@ def unpack(ds:Any, # a map-style dataset of (image, label), or a pair of arrays 
                          "a list of (image, label) pairs will do")
     row = lambda r: (r.get('img', r.get('image')), r.get('fine_label', r.get('label'))) if isinstance(r, dict) else r
     rows = [row(ds[i]) for i in range(len(ds))]
-    if odd := [i for i,r in enumerate(rows) if not isinstance(r, Sequence) or len(r) < 2 or not is_image(r[0]) or r[1] is None]:
+    rows = [pair_of(r) for r in rows]
+    if odd := [i for i,(x,y) in enumerate(rows) if not is_image(x) or y is None]:
         raise ValueError(f"source: item {odd[0]} of a {type(ds).__name__} is no pair of an image and a label; "
                          "in a dict the image is img or image, and its label is label or fine_label")
-    xs = [pixels(x, size) if isinstance(x, Image.Image) else as_images(x[None], f'source: item {i}')[0] for i,(x,*_) in enumerate(rows)]
+    xs = [pixels(x, size) if isinstance(x, Image.Image) else as_images(x[None], f'source: item {i}')[0] for i,(x,_) in enumerate(rows)]
     xs = xs if size is None else [cover(x, size) for x in xs]
-    return stack(xs, [f'item {i}' for i in range(len(xs))]), np.asarray([plain_label(r[1]) for r in rows]), names
+    return stack(xs, [f'item {i}' for i in range(len(xs))]), np.asarray([plain_label(y) for _,y in rows]), names
 
 # %% ../nbs/100_images.ipynb #ac4a9714
 def read_parts(parts:Iterable, # the training part, and perhaps a test part: each a dataset or a pair (x, y)

@@ -27,8 +27,8 @@ def fingerprints(x:Tensor, transform:Transform) -> list: # x: in the model's spa
     "A hash of eight bytes for each example, hardly ever that of another one"
     plain = transform.inverse(x).cpu()
     if x.ndim==4: plain = (plain*255).round().to(torch.int32) # the same picture, whatever it was normalised with
-    if x.ndim==2: # the same row: a ten-thousandth of a column's size, up to the next power of ten
-        least = 10**(torch.maximum(transform.mean.abs(), transform.std).double().cpu()*1e-4).log10().ceil()
+    if x.ndim==2: # the same row: to a ten-thousandth of the deviation, as far as 32 bits have it, up to the next power of ten
+        least = 10**torch.maximum(transform.std*1e-4, transform.mean.abs()*1e-6).double().cpu().log10().ceil()
         plain = (plain/least).round() + 0. # -0 is 0
     return [hashlib.blake2b(p.tobytes(), digest_size=8).hexdigest() for p in plain.float().numpy()]
 

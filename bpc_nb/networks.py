@@ -191,7 +191,7 @@ def functional(
     "Any module as a `Network`"
     shape = tuple(shape)
     module = seeded(build := partial(built, factory, shape, K, name), 0)
-    if own and {*map(id, module.parameters())} & {*map(id, seeded(build, 1).parameters())}:
+    if own and (mine := {*map(id, module.parameters())}) and mine=={*map(id, seeded(build, 1).parameters())}:
         raise ValueError(f'{name} gives the same module each time: let it make a new one, net=lambda shape, K: MyNet(...)')
     (batch,given,record),call = modes(module),caller(name, shape, module)
     def init(gen:Generator):

@@ -109,7 +109,7 @@ def column(name:str, a:Any, instead:str='') -> Column: # a: from `entire`; inste
     if not odd: raise ValueError(f"source: column {name!r} holds numbers as texts; write them without quotes")
     if all(reads(v.replace(',', '.', 1)) for v in values):
         raise ValueError(f"source: column {name!r} has numbers with a comma ({odd[0][1]}); "
-                         "write them with a decimal point and nothing between thousands")
+                         "write them with a decimal point and nothing between thousands, or as words if they are names")
     if 2*len(odd) < len(values) or len(odd) < len(values) and {v.strip().lower() for _,v in odd} <= NOTHING:
         row, v = odd[0]
         raise ValueError(f"source: column {name!r} holds {v!r} among numbers (row {row+1}, {len(odd)} in all); "

@@ -9,8 +9,9 @@ __all__ = ['ABOUT', 'data_of', 'coreset_at', 'beside_random', 'judges', 'lost_in
            'sound_page', 'bpc_audit']
 
 # %% ../../nbs/968_judge_commands.ipynb #74238a88
-import inspect, shlex, warnings
+import inspect, shlex, tempfile, warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
@@ -45,19 +46,20 @@ def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, o
     if not data and source not in ('digits', *NAMED, *TEXTS) and not Path(source).exists():
         raise FileNotFoundError(f"data: the coreset was made from {source}, which is gone; say where it is with --data PATH")
     recipe['fold'] = recipe.get('fold') or None # 0 is the default, and means nothing where there is a test part
-    white = coreset.transform.white is not None or coreset.kept is not None
-    if given.get('zca') not in (None, white):
+    if given.get('zca') not in (None, white := coreset.transform.white is not None or coreset.kept is not None):
         raise ValueError(f"zca: the coreset is {'not '*(not white)}whitened, and test images are brought to its space; leave --zca out")
     typed = ({*given} & {*loading()}) - {'root','download'}
     tabular = data and Path(data).suffix.lower() in ('.tsv','.csv',*['.parquet']*('label' in recipe))
     if data and not tabular and data not in TEXTS and not Path(data).is_dir(): # no columns of a table
         recipe = {k:v for k,v in recipe.items() if k not in ('length','text','label')}
-    try: found = data_from(data or source, given, recipe)
+    def opened(**more): return data_from(data or source, dict(given), recipe | more)
+    try: found = opened()
     except ValueError as e:
-        if str(e).startswith('fold: ') and not {'fold','folds'} & {*given}: # other data, with a test part of their own
-            return data_of(coreset._replace(meta=coreset.meta | dict(recipe=coreset.meta['recipe'] | dict(fold=None))), data, given)
-        if data or typed or not coreset.meta.get('history'): raise
-        raise ValueError(f"data: {all_classes(coreset.meta)}") from None # of one addition
+        if str(e).startswith('fold: ') and recipe['fold'] and not {'fold','folds'} & typed:
+            found = opened(fold=None) # other data, with a test part of their own
+        elif data or typed or not coreset.meta.get('history'): raise
+        else: raise ValueError(f"data: {all_classes(coreset.meta)}") from None # of one addition
+    for k in loading(): given.pop(k, None)
     if (data or not typed) and (made := sources(coreset.meta)) and found.meta['checksum'] not in made:
         item, splits = space_of(found.shape).item, 'fold' in found.meta['recipe']
         split = f"; its split is new, so test {item}s may be among those it was made from"
@@ -101,11 +103,12 @@ def seen_before(file:Path, data:Data) -> str: # file: of the coreset
     return f'\n{n} of the {len(data.test.y)} test {item}s were added to the memory, so its accuracy is flattered'*(n > 0)
 
 # %% ../../nbs/968_judge_commands.ipynb #50ba3c38
-def of_evaluator_alone(set:dict, f:Callable) -> None: # of `--set`; f: who gets them
-    "One sentence for an option that has a name of its own on the command line"
-    for k in set.keys() & (inspect.signature(evaluate).parameters | inspect.signature(f).parameters):
-        own = dashed(k) if k!='net' or f is evaluate else '--nets'
-        raise ValueError(f"set: {k!r} is no option of the evaluator alone; give it as {own}")
+def of_evaluator_alone(set:dict, command:Callable) -> None: # set: of `--set`
+    "One sentence for an option that is not the evaluator's"
+    known = inspect.signature(command).parameters
+    for k in set.keys() & (inspect.signature(evaluate).parameters | known):
+        own = next((n for n in (k, k + 's') if n in known), None)
+        raise ValueError(f"set: {k!r} is no option of the evaluator alone; {f'give it as {dashed(own)}' if own else 'leave it out'}")
 
 # %% ../../nbs/968_judge_commands.ipynb #clievaltw2
 def bpc_evaluate(file:str, # a coreset, as `bpc distill` writes it, or its run's folder
@@ -122,7 +125,7 @@ def bpc_evaluate(file:str, # a coreset, as `bpc distill` writes it, or its run's
                  **given:Any) -> dict|str:
     "Evaluate a coreset by fresh students, a posterior or ridge regression; points by their posterior"
     file = coreset_at(file)
-    of_evaluator_alone(set, evaluate)
+    of_evaluator_alone(set, bpc_evaluate)
     coreset = no_idle_protocol(Coreset.load(file), control, protocol=protocol)
     data = data_of(coreset, data, given)
     r = evaluate(coreset, data, runs, protocol, net, seed, control=control, evaluator=evaluator, device=auto(device),
@@ -176,14 +179,19 @@ def use_in_words(S:Coreset) -> dict:
 ABOUT = 'method','data','ipc','seed','net','select_evaluator','held_out','step','r','depth','rho','gamma' # what a file says, and is shown
 
 # %% ../../nbs/968_judge_commands.ipynb #5707a2a3
-def drawn_at(at:Path, suffix:str) -> Path: # at: of a coreset
+def drawn_at(at:Path, suffix:str, save:Callable) -> Path: # at: of a coreset; save: writes a file
     "Where its contents are drawn by default; what is there may be somebody's own, except in a run's folder"
+    def same():
+        with tempfile.TemporaryDirectory() as d:
+            save(there := Path(d)/to.name)
+            return there.read_bytes()==to.read_bytes()
     to = at.with_suffix(suffix)
-    if to.exists() and at.name!='coreset.safetensors' and not (suffix=='.png' and drawn_here(to)):
+    if to.exists() and at.name!='coreset.safetensors' and not (suffix=='.png' and drawn_here(to) or same()):
         raise ValueError(f"out: {to} is there already, and may be a {'picture' if suffix=='.png' else 'table'} of your own; "
                          "name another file with --out, or this one to write over it")
     return to
 
+# %% ../../nbs/968_judge_commands.ipynb #cc81e0eb
 def bpc_show(file:str, # a coreset, or its run's folder
              out:str=None, # PNG to write, CSV of a table's rows or TSV of sentences (default: beside the coreset)
              json:bool=False, # print one JSON object
@@ -191,7 +199,7 @@ def bpc_show(file:str, # a coreset, or its run's folder
     "Say what is in a coreset file, and draw it"
     s = Coreset.load(at := coreset_at(file))
     space, p = space_of(s.x), s.pixels()
-    to = apart_from(at, out) if out else drawn_at(at, space.suffix)
+    to = apart_from(at, out) if out else drawn_at(at, space.suffix, partial(space.save, s))
     if to.suffix.lower()!=space.suffix:
         raise ValueError(f"out: found {out}, and {space.item}s are written as {space.suffix[1:].upper()}; "
                          f"give it the suffix {space.suffix}")
@@ -222,7 +230,7 @@ def bpc_transfer(file:str, # a coreset, as `bpc distill` writes it, or its run's
                  json:bool=False, # print the lines as one JSON list
                  **given:Any) -> list|str:
     "Test a coreset with other networks than its own, once each"
-    of_evaluator_alone(set, transfer)
+    of_evaluator_alone(set, bpc_transfer)
     specs = nets.split(';' if ';' in nets or '=' in nets else ',')
     evaluator, protocol = who(evaluator, protocol)
     data = data_of(Coreset.load(file := coreset_at(file)), data, given)

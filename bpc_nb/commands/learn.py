@@ -198,7 +198,7 @@ def bpc_distill(data:str='digits', # a data set's name, a folder of class folder
         coreset = distill(method, d, ipc, out, seed, resume, device=device, progress=not json, **options, **watch)
         say_once(said)
     except KeyboardInterrupt: raise KeyboardInterrupt(f"stopped; give the same command again{how_to_resume(out)} (folder: {out})") from None
-    return left_in(out, coreset) if json else next_to(left_in(out, coreset), out, given.get('root'))
+    return left_in(out, coreset) if json else next_to(left_in(out, coreset), out, asked.get('root'))
 
 # %% ../../nbs/967_learn_commands.ipynb #3607b438
 def bpc_plan(data:str='digits', # a data set's name, a folder of class folders, a .parquet, .csv, .tsv or .npz file

@@ -57,6 +57,7 @@ def sound_points(out:Path, st:Study, how:dict) -> None: # how: as `save_points` 
     if not is_points(out):
         raise ValueError(f"out: {out} is there already, and holds no points of a regression; name another file with --out")
     _, had, was = load_points(out)
+    had = had._replace(source=place_of(had.source)) # older files have it as it was typed
     was, now = ({k:getattr(s, k) for k in ('source','label','model','prior')} | more for s,more in ((had, was), (st, how)))
     if odd := [k for k,v in now.items() if k in was and was[k]!=v]: # older files do not say all of it
         raise ValueError(f"out: {out} holds other points already ({odd[0]} was {was[odd[0]]}); name another file with --out")

@@ -19,7 +19,7 @@ from fastcore.docments import docments
 from ..auto import as_format
 from ..core import choose, likeliest
 from ..data import Data, load, place_of
-from ..images import parts
+from ..images import parts, read_folder, reader
 from ..options import plain, rules
 from ..runs import file_at
 from ..vectors import table_files
@@ -147,7 +147,8 @@ class Parser(argparse.ArgumentParser):
 def outside_of(source:str, place:str|Path) -> None: # source: of the data; place: where something will be written
     "One sentence where a folder that is written would be read as a class"
     at, to = Path(source).expanduser(), Path(place).expanduser().resolve()
-    if at.is_dir() and not table_files(at) and any(d.resolve() in (to, *to.parents) for d in parts(at) if d):
+    def of_classes(): return getattr(reader(at, at.name), 'func', read_folder) is read_folder # no file that holds all images
+    if at.is_dir() and not table_files(at) and any(d.resolve() in (to, *to.parents) for d in parts(at) if d) and of_classes():
         raise ValueError(f"out: {place} lies in the folder of the data, where it would be read as a class; "
                          "name a place outside of it with --out")
 
