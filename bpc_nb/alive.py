@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from .core import stream
-from .models import Model, Rows, laplace_of
+from .models import Model, Rows, at_zero, laplace_of
 from .points import guessed_total, learned_points, psvi_loss, some_rows, total_of, white
 from .samplers.hmc import hmc
 from .truth import whitened
@@ -25,7 +25,7 @@ def coreset_mcmc(m:Model, rows:Rows, M:int, # points
     "Weights of random rows, learned while chains of their posterior run"
     if chains < 2: raise ValueError(f"chains: found {chains}; expected at least 2, as the gradient is a covariance over chains")
     S, gen = some_rows(rows, M, stream(seed, 'start')), stream(seed, 'coreset-mcmc')
-    q = laplace_of(m, S, torch.zeros(m.size(rows.x.shape[1], classes or int(rows.y.max()) + 1), dtype=rows.x.dtype), sd)
+    q = laplace_of(m, S, at_zero(m, rows, classes), sd)
     z, r = torch.randn(chains, len(q.mean), generator=gen, dtype=rows.x.dtype), torch.ones_like(S.w).requires_grad_()
     opt = torch.optim.Adam([r], lr)
     for i in range(steps):

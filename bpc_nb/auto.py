@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import __version__
-from .core import cache_folder, named, no_memory, provenance, stream, write_atomic
+from .core import cache_folder, named, no_memory, provenance, save_json, stream
 from .fast import accelerate, fuse
 from .networks import Network
 
@@ -128,7 +128,7 @@ def kept_times(net:Network, shape:tuple, device:str='cpu') -> dict: # as `time_f
     if path in REMEMBERED: return REMEMBERED[path]
     if (took := read_measure(path, of)) is None:
         took = time_formats(net, shape, device)
-        with suppress(OSError): write_atomic(path, lambda tmp: Path(tmp).write_text(json.dumps(dict(of=of, **took))))
+        with suppress(OSError): save_json(path, dict(of=of, **took))
     REMEMBERED[path] = took
     return took
 

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'MAKER', 'SIGNS', 'likeliest', 'choose', 'named', 'several', 'Transform', 'write_atomic',
-           'cache_folder', 'Decoder', 'quarters', 'packed', 'Coreset', 'in_short', 'only_images', 'in_8bit', 'decoded',
-           'in_pixels', 'without_order', 'label_kind', 'label_words', 'as_dataset', 'of_each', 'onto', 'stored',
-           'save_coreset', 'file_in', 'read_coreset', 'image', 'classes_of', 'out_of_range', 'save_png', 'drawn_here',
-           'class_folders', 'as_csv', 'save_folder', 'load_pt', 'Algorithm', 'iterate', 'plainly', 'stream',
-           'module_with', 'registry', 'no_memory', 'free_mb', 'within_memory', 'provenance']
+           'save_text', 'save_json', 'cache_folder', 'data_folder', 'existing', 'Decoder', 'quarters', 'packed',
+           'Coreset', 'in_short', 'only_images', 'in_8bit', 'decoded', 'in_pixels', 'without_order', 'label_kind',
+           'label_words', 'as_dataset', 'of_each', 'onto', 'stored', 'save_coreset', 'file_in', 'read_coreset', 'image',
+           'classes_of', 'out_of_range', 'save_png', 'drawn_here', 'class_folders', 'as_csv', 'save_folder', 'load_pt',
+           'Algorithm', 'iterate', 'plainly', 'stream', 'normal', 'module_with', 'registry', 'no_memory', 'free_mb',
+           'within_memory', 'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
 import csv, difflib, hashlib, json, os, platform, shlex, tempfile
@@ -102,10 +103,26 @@ def write_atomic(path:str|Path, # where the file shall be
                           f"an earlier file there is untouched: {room}choose another folder") from e
         raise
 
+def save_text(path:str|Path, text:str) -> None:
+    "Text in a file, whole or not at all"
+    write_atomic(path, lambda tmp: Path(tmp).write_text(text, encoding='utf-8'))
+
+def save_json(path:str|Path, what:Any) -> None:
+    "Plain values in a file, whole or not at all"
+    save_text(path, json.dumps(what, indent=1))
+
 # %% ../nbs/000_core.ipynb #cb5fa2a9
 def cache_folder() -> Path:
     "`BPC_CACHE`, or `.cache/bpc_nb` in the home folder"
     return Path(os.environ.get('BPC_CACHE') or '~/.cache/bpc_nb').expanduser()
+
+def data_folder(root:str|Path=None) -> Path: # root: as it was typed
+    "Where named data sets are: `root`, else `BPC_DATA`, else `data` in the usual cache"
+    return Path(root or os.environ.get('BPC_DATA') or '~/.cache/bpc_nb/data').expanduser()
+
+def existing(path:Path) -> Path:
+    "The path itself, or the nearest folder above it that is there"
+    return next(p for p in (path, *path.absolute().parents) if p.exists())
 
 # %% ../nbs/000_core.ipynb #dc91f825
 class Decoder(NamedTuple):
@@ -357,8 +374,7 @@ def save_folder(s:Coreset, # what to write
         rows.append([name, *([] if s.w is None else [s.w[i].item()]), *(s.y[i].tolist() if s.y.ndim==2 else [k])])
     if s.y.ndim==1 and s.w is None: return
     head = ['file', *([] if s.w is None else ['weight']), *(s.classes if s.y.ndim==2 else ['class'])]
-    write_atomic(Path(folder)/'labels.csv',
-                 lambda tmp: Path(tmp).write_text(as_csv([head, *rows]), encoding='utf-8'))
+    save_text(Path(folder)/'labels.csv', as_csv([head, *rows]))
 
 # %% ../nbs/000_core.ipynb #cb3d4e26
 def load_pt(images:str|Path, # `.pt` file with a tensor (M,C,H,W)
@@ -408,6 +424,10 @@ def stream(seed:int|tuple, # of the task, or of its part
     "A generator for one named use: the same name gives the same draws, another name independent ones"
     digest = hashlib.sha256(repr(plainly((seed, *name))).encode()).digest()
     return Generator(device).manual_seed(int.from_bytes(digest[:8], 'big') >> 1)
+
+def normal(like:Tensor, gen:Generator) -> Tensor: # shape, dtype and device; drawn where the generator lives
+    "Standard normal numbers"
+    return torch.randn(like.shape, generator=gen, device=gen.device, dtype=like.dtype).to(like.device)
 
 # %% ../nbs/000_core.ipynb #de735c76
 @cache

@@ -16,7 +16,7 @@ import torch
 
 from . import __version__
 from .auto import compiler_for, fitted
-from .core import cache_folder, provenance
+from .core import cache_folder, existing, provenance
 from .networks import network
 from .ranks import auto
 
@@ -42,7 +42,7 @@ def requirements_met(requirements:list) -> dict: # package -> its version (None:
 # %% ../nbs/900_doctor.ipynb #500bc67e
 def cache_facts(folder:Path) -> dict:
     "Size of the cache, room beside it, and whether it can be written"
-    near = next(p for p in (folder, *folder.parents) if p.exists())
+    near = existing(folder)
     files = [p for p in folder.rglob('*') if p.is_file()] if folder.is_dir() else []
     return dict(folder=str(folder), mb=round(sum(p.stat().st_size for p in files)/1e6), buffers=len([*folder.glob('experts/*/index.json')]),
                 free_gb=round(shutil.disk_usage(near).free/1e9, 1), writable=near.is_dir() and os.access(near, os.W_OK))

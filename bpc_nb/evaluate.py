@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['SIAMESE', 'PROTOCOLS', 'GIVEN', 'EVALUATORS', 'in_order', 'fit_of', 'beginning', 'students', 'predict', 'taught',
-           'by_students', 'evaluators', 'judged_by', 'asked', 'who', 'usable', 'examples_of', 'without_steps',
-           'no_idle_protocol', 'matched', 'means', 'facts', 'counted', 'judged_with', 'real_beside', 'as_filed',
-           'evaluate']
+           'by_students', 'evaluators', 'judged_by', 'asked', 'who', 'sound_probabilities', 'usable', 'examples_of',
+           'without_steps', 'no_idle_protocol', 'matched', 'means', 'facts', 'counted', 'judged_with', 'real_beside',
+           'as_filed', 'evaluate']
 
 # %% ../nbs/310_evaluate.ipynb #05d281f0
 import inspect
@@ -159,11 +159,15 @@ def who(evaluator:str, protocol:str=None) -> tuple: # the two, as `evaluate` tak
     return (protocol, None) if own else (evaluator, protocol)
 
 # %% ../nbs/310_evaluate.ipynb #27090b72
-def usable(S:Coreset) -> Coreset:
-    "The coreset, or one sentence for images, labels, weights or step sizes that are none"
+def sound_probabilities(S:Coreset) -> None:
+    "One sentence for probabilities that are none"
     if not S.targets and S.y is not None and S.y.is_floating_point() and (off := (S.y.sum(1) - 1).abs()).max() > 1e-3:
         raise ValueError(f"labels: the probabilities of an example add up to {S.y.sum(1)[off.argmax()].item():.3g}; expected 1, "
                          "and targets=True for numbers to regress on")
+
+def usable(S:Coreset) -> Coreset:
+    "The coreset, or one sentence for images, labels, weights or step sizes that are none"
+    sound_probabilities(S)
     if off := (~S.x.isfinite()).flatten(1).any(1).sum():
         raise ValueError(f"coreset: {off} of its {len(S.x)} {space_of(S.x).item}s have numbers that are not finite (NaN); "
                          "take an earlier file of it")

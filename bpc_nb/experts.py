@@ -23,7 +23,7 @@ from tqdm.std import tqdm
 
 from .augment import Strategy, augment as augmentation, suited
 from .auto import FORMATS, Format, fitted, unformatted
-from .core import named, provenance, stream, within_memory, write_atomic
+from .core import named, provenance, stream, within_memory, write_atomic, save_json
 from .data import Data, Split
 from .options import Count, NonNegative, Part, Positive, Share, check_all, one_of, parameters
 from .energy import LOSSES, energy
@@ -169,7 +169,7 @@ def claim(folder:Path, want:dict, any_group:bool,
         want = want | {k:have[k] for k in FORMATS if k in have}
     else:
         want = want | used
-        write_atomic(folder/'index.json', lambda tmp: Path(tmp).write_text(json.dumps(want | dict(made=provenance()), indent=1)))
+        save_json(folder/'index.json', want | dict(made=provenance()))
     return Buffer(folder, want)
 
 # %% ../nbs/210_experts.ipynb #0f73aa27
@@ -271,7 +271,7 @@ def taken_over(buffer:Buffer, n:int, folder:str|Path) -> Buffer: # n: experts th
     for g,e in product({g for g,_ in buffer.complete if of(n, g)==of(buffer.index['n'], g)}, range(E + 1)):
         write_atomic(folder/buffer.shard(g, e).name, partial(shutil.copyfile, buffer.shard(g, e)))
     index = buffer.index | dict(n=n)
-    write_atomic(folder/'index.json', lambda tmp: Path(tmp).write_text(json.dumps(index, indent=1))) # last: it makes the folder a buffer
+    save_json(folder/'index.json', index) # last: it makes the folder a buffer
     return Buffer(folder, index)
 
 # %% ../nbs/210_experts.ipynb #f362dff4
@@ -294,5 +294,5 @@ def import_buffer(files:Iterable, # one or more `replay_buffer_N.pt`
     for i,t in enumerate(trajectories):
         for k,params in enumerate(t):
             write_atomic(buffer.shard(i, k), lambda tmp: save_file(dict(theta=theta_from(net, params)[None]), tmp))
-    write_atomic(buffer.folder/'index.json', lambda tmp: Path(tmp).write_text(json.dumps(index, indent=1)))
+    save_json(buffer.folder/'index.json', index)
     return buffer

@@ -26,9 +26,8 @@ import torch
 from torch import Generator, Tensor
 
 from .core import Coreset, cache_folder, classes_of, image, iterate, stream
-from .data import Data, load
+from .data import Data, load, recipe_in
 from .learn import ENERGY, task_of
-from .options import options_of
 from .runs import looks
 from .energy import energy
 from .evaluate import PROTOCOLS, fit_of, predict, students
@@ -232,9 +231,9 @@ JUDGES = 'student', *POSTERIORS # who predicts
 
 def data_for(S:Coreset) -> Data:
     "The data that a coreset says it was made from"
-    recipe = {k:v for k,v in (S.meta.get('recipe') or {}).items() if k in options_of(load)}
+    recipe = recipe_in(S.meta)
     if not recipe.get('source'): raise ValueError("data: the run does not say where its data are; it was started with arrays")
-    return load(recipe.pop('source'), **recipe | dict(fold=recipe.get('fold') or None))
+    return load(recipe.pop('source'), **recipe)
 
 def predictions(S:Coreset, data:Data, judge:str, seed:int=0) -> Tensor: # (N,K), of the test images
     "Class probabilities of a student or a posterior"

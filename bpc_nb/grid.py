@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterable, Iterator
 import torch
 
 from .auto import FORMATS, fitted, unformatted
-from .core import Coreset, cache_folder, choose, file_in, label_kind, named, provenance, write_atomic
+from .core import Coreset, cache_folder, choose, file_in, label_kind, named, provenance, save_text
 from .data import Data, load, origin, other_split, place_of, sources
 from .distill import buffer_for, distill, formats_of, usual, wants
 from .evaluate import PROTOCOLS, evaluate, judged_by, judged_with, taught
@@ -91,7 +91,7 @@ def clock(path:Path) -> Iterator:
     try: yield
     finally:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, lambda tmp: Path(tmp).write_text(f'{before + time.perf_counter() - began:.1f}'))
+        save_text(path, f'{before + time.perf_counter() - began:.1f}')
 
 # %% ../nbs/950_grid.ipynb #6ec17407
 def course(out:Path) -> list: # [[step, validation accuracy], ...]
@@ -225,7 +225,7 @@ def runs_of(results:str|Path, runs:str|Path) -> Path: # runs: folder for unfinis
 
 def settle(out:Path, steps:int) -> None:
     "Note in a run's folder that what it reached has a line"
-    if out.exists(): write_atomic(out/'settled', lambda tmp: Path(tmp).write_text(str(steps)))
+    if out.exists(): save_text(out/'settled', str(steps))
 
 def afresh(out:Path, steps:int) -> Path: # of which there is no line
     "A run's folder, emptied if there was a line of as many steps"

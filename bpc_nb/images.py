@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from .core import cache_folder, choose, write_atomic
+from .core import cache_folder, choose, data_folder, write_atomic
 from .progress import bar
 from .ranks import once
 
@@ -454,7 +454,7 @@ def reader(d:Path, # a folder
 # %% ../nbs/100_images.ipynb #988109b6
 def read_named(name:str, root:str|Path=None, size:tuple=None, skip_bad:bool=False, download:bool=False) -> tuple: # tensors, meta
     "A set by its name, wherever it lies"
-    d = Path(root or os.environ.get('BPC_DATA') or '~/.cache/bpc_nb/data').expanduser()
+    d = data_folder(root)
     find = lambda: next((r for p,bare in ((d/name,True), (d,root is not None)) if p.is_dir() and (r := reader(p, name, bare))), None)
     if download: once(lambda: None if find() else fetch(name, d)) # one rank for all
     if read := find(): return read(size=size, skip_bad=skip_bad)

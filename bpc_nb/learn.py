@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from torch.utils._pytree import tree_flatten
 
 from .auto import FORMATS, normalised
-from .core import Coreset, choose, registry, stream
+from .core import Coreset, choose, normal, registry, stream
 from .data import Data
 from .energy import energy
 from .experts import Buffer
@@ -186,7 +186,7 @@ def start_mix(data:Data, ipc:int, gen:Generator, n:int=4) -> Coreset:
 def start_noise(data:Data, ipc:int, gen:Generator) -> Coreset:
     "Standard normal in the model's space"
     s = data.draw(ipc, gen)
-    return s._replace(x=torch.randn(s.x.shape, generator=gen, device=gen.device).to(s.x))
+    return s._replace(x=normal(s.x, gen))
 
 STARTS = dict(real=start_real, mix=start_mix, noise=start_noise)
 

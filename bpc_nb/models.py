@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['MODELS', 'Model', 'predictor', 'logits', 'pick', 'of_network', 'model_of', 'traced', 'Rows', 'potential',
-           'derivatives', 'curvature', 'laplace_of', 'checked_rows', 'known_labels', 'distinct_columns', 'separated']
+           'derivatives', 'curvature', 'at_zero', 'laplace_of', 'checked_rows', 'known_labels', 'distinct_columns',
+           'separated']
 
 # %% ../nbs/840_models.ipynb #ed75e240
 import warnings
@@ -106,6 +107,10 @@ def curvature(m:Model, rows:Rows, theta:Tensor, sd:float=1., block:int=50_000) -
         dg, dH = derivatives(m)(theta, *(t[i:i+block] for t in rows if t is not None))
         g, H = g + dg, H + dH
     return g, H
+
+def at_zero(m:Model, rows:Rows, classes:int=0) -> Tensor: # (P,); classes: how many there are, where rows may lack some
+    "Parameters that are all 0"
+    return torch.zeros(m.size(rows.x.shape[1], classes or int(rows.y.max()) + 1), dtype=rows.x.dtype)
 
 # %% ../nbs/840_models.ipynb #4b715c3e
 def laplace_of(m:Model, rows:Rows, theta:Tensor, sd:float=1., steps:int=100) -> Gaussian: # theta: (P,), where to begin

@@ -18,7 +18,7 @@ import torch
 
 from .auto import Fit, fitted
 from .benchmark import Pair, peak
-from .core import Coreset, cache_folder, free_mb, onto, registry, stored, stream
+from .core import Coreset, cache_folder, existing, free_mb, onto, registry, stored, stream
 from .data import Data, load
 from .distill import configured, first_examples, fit_of_run, folder_of_experts, formats_of, in_cache, judged
 from .distill import some_held, task, wants
@@ -132,7 +132,7 @@ def advice(memory:float, disk:float, device:str, own:dict,
            free:float=None, room:float=None) -> list: # MB; free, room: what there is, None: looked up
     "A sentence for everything that does not fit"
     kept = cache_folder().absolute() # may not be there yet
-    disk_at = next(p for p in (kept, *kept.parents) if p.exists())
+    disk_at = existing(kept)
     free, room = free or free_mb(device), room or shutil.disk_usage(disk_at).free/1e6
     says = []
     if memory > free:

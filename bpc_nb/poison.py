@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from .core import Coreset, choose, classes_of, out_of_range, stream
+from .core import Coreset, choose, classes_of, normal, out_of_range, stream
 from .data import Data
 from .distill import buffer_for, check_experts, on_cpu
 from .energy import energy, learned
@@ -132,7 +132,7 @@ def trained(data:Data, net:Network, options:dict={}, # of `experts`
 # %% ../nbs/790_poison.ipynb #4f1f76ee
 def noise_like(S:Coreset, gen:Generator) -> Coreset:
     "Noise images, each of the norm of the one in its place"
-    n = torch.randn(S.x.shape, generator=gen, device=gen.device).to(S.x)
+    n = normal(S.x, gen)
     return S._replace(x=n*(S.x.flatten(1).norm(dim=1)/n.flatten(1).norm(dim=1)).view(-1, *[1]*(S.x.ndim-1)))
 
 def beside_attack(S:Coreset, data:Data, gen:Generator) -> dict: # name -> coreset with the same labels and steps

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .core import Coreset, choose
 from .data import Data
-from .evaluate import PROTOCOLS, beginning, students, without_steps
+from .evaluate import PROTOCOLS, beginning, sound_probabilities, students, without_steps
 from .metrics import Diverged, summary
 from .networks import Network, last_layer
 from .options import above_0
@@ -97,9 +97,7 @@ def unweighted(S:Coreset, judge:str) -> Coreset:
 def targets_of(S:Coreset, K:int) -> Tensor: # (M,K) float64
     "Labels as probabilities, one-hot or soft, less their mean; targets of a regression as they are"
     if S.targets: return S.y.double()
-    if S.y.is_floating_point() and (off := S.y.sum(1) - 1).abs().max() > 1e-3:
-        raise ValueError(f"labels: the probabilities of an example add up to {1 + off[off.abs().argmax()].item():.3g}; expected 1, "
-                         "and targets=True for numbers to regress on")
+    sound_probabilities(S)
     return (S.y if S.y.is_floating_point() else F.one_hot(S.y, K)).double() - 1/K
 
 # from mean (N,K), variance (N,) and noise to probabilities

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .auto import FORMATS, unformatted
-from .core import Coreset, write_atomic
+from .core import Coreset, existing, write_atomic, save_json, save_text
 from .learn import State, one_each
 from .ranks import rank, restarts, world
 try: import fcntl
@@ -84,7 +84,7 @@ def forget(out:Path, step:int=-1) -> None:
     if step < 0: log.write_text('')
     else:
         kept = [l for l in log.read_text().splitlines() if l.endswith('}') and json.loads(l)['step'] <= step]
-        write_atomic(log, lambda tmp: Path(tmp).write_text(''.join(l+'\n' for l in kept)))
+        save_text(log, ''.join(l+'\n' for l in kept))
     for n,path in looks(out/'looks').items():
         if n > step: path.unlink()
 
@@ -108,7 +108,7 @@ def how(out:Path, resume:bool, streams:int|None) -> tuple: # (resume, streams)
 
 def writable(place:str|Path, option:str='out') -> None: # option: that named it
     "One sentence, before any work, for a folder that cannot be written to"
-    there = next(p for p in (Path(place), *Path(place).absolute().parents) if p.exists())
+    there = existing(Path(place))
     try: tempfile.TemporaryFile(dir=there).close()
     except OSError as e: raise OSError(f"{option}: could not write to {there} ({e.strerror}); choose another folder") from None
 
@@ -128,7 +128,7 @@ def free_for(out:Path, resume:bool) -> None:
 def ended(out:Path, step:int) -> None:
     "Note in a run's config that the clock, or a callback, ended it at a step"
     path = out/'config.json'
-    write_atomic(path, lambda tmp: Path(tmp).write_text(json.dumps(json.loads(path.read_text()) | dict(ended=step), indent=1)))
+    save_json(path, json.loads(path.read_text()) | dict(ended=step))
 
 # %% ../nbs/405_runs.ipynb #f3ee3f94
 def begin(out:Path, head:dict, # what was asked for
@@ -149,7 +149,7 @@ def begin(out:Path, head:dict, # what was asked for
         advice = 'keep the options of a run, only steps may grow' if k!='buffer' else \
                  'name the folder of its experts again' if have.get(k) else 'it made its experts itself: leave the buffer out'
         raise ValueError(f"resume: the run in {out} has {k} = {have.get(k)!r}, not {head[k]!r}; {advice}")
-    write_atomic(path, lambda tmp: Path(tmp).write_text(json.dumps(head, indent=1)))
+    save_json(path, head)
     if not (resume and checkpoint.exists()): forget(out)
     return resume and checkpoint.exists()
 

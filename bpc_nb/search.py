@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, Callable
 
-from .core import cache_folder, named, provenance, registry, write_atomic
+from .core import cache_folder, named, provenance, registry, save_text
 from .distill import distill
 from .cells import CELL, bare, cell_options, cells, combinations, key, own
 from .grid import afresh, cell_data, each, end_of, ready_data, runs_of, settle, until
@@ -187,7 +187,7 @@ def rekey(results:str|Path) -> dict: # old name -> new name, of the lines that h
         before = lines(path)
         after = [renamed_line(r) if known(r) else r for r in before]
         new |= {a['key']:b['key'] for a,b in zip(before, after) if a.get('key')!=b.get('key')}
-        if before!=after: write_atomic(path, lambda tmp: Path(tmp).write_text(''.join(json.dumps(r) + '\n' for r in after)))
+        if before!=after: save_text(path, ''.join(json.dumps(r) + '\n' for r in after))
     for a,b in new.items():
         if (old := Path(results)/'coresets'/f'{a}.safetensors').exists(): old.rename(old.with_stem(b))
     return new

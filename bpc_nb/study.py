@@ -23,7 +23,7 @@ from torch import Tensor
 from .alive import black_box, coreset_mcmc
 from .core import choose, free_mb, stream, write_atomic
 from .methods.giga import giga
-from .models import MODELS, Model, Rows, checked_rows, laplace_of, model_of, known_labels
+from .models import MODELS, Model, Rows, at_zero, checked_rows, known_labels, laplace_of, model_of
 from .options import whole
 from .progress import bar
 from .points import contrastive, distances, psvi, some_rows, weights_of
@@ -195,7 +195,7 @@ def posterior_of(st:Study, draws:int=2000, seed:int=0) -> Tensor: # (n,P)
 
 def greedy(m:Model, rows:Rows, M:int, sd:float, seed:int, classes:int=0) -> Rows: # classes: as in `long_chains`
     "Weights by GIGA, of vectors from Laplace's Gaussian"
-    q = laplace_of(m, rows, torch.zeros(m.size(rows.x.shape[1], classes or int(rows.y.max()) + 1), dtype=rows.x.dtype), sd)
+    q = laplace_of(m, rows, at_zero(m, rows, classes), sd)
     L = torch.stack([weights_of(rows)*m.log_lik(t, rows.x, rows.y) for t in q.draw(500, stream(seed, 'vectors'))], 1)
     w = weights_of(rows)*giga((L - L.mean(1, keepdim=True))/500**.5, M)
     return Rows(*(t[w > 0] for t in (rows.x, rows.y, w)))

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import choose
+from .core import choose, data_folder
 from .images import TEXTS, cached
 from .options import whole
 from .vectors import TABLES, delimiter, is_table, open_table, table_files
@@ -35,7 +35,7 @@ def text_files(source:str|Path, root:str|Path=None) -> dict: # part -> file
     "The files that a path or a name stands for"
     if (p := Path(source).expanduser()).is_file(): return dict(train=p)
     if p.is_dir(): return parts_in(p)
-    base = Path(root or os.environ.get('BPC_DATA') or '~/.cache/bpc_nb/data').expanduser()
+    base = data_folder(root)
     places = [base/source, base/'text'/source, *([base] if root else [])]
     if source in TEXTS and (found := next((f for d in places if (f := parts_in(d))), None)): return found
     if source not in TEXTS: raise FileNotFoundError(f"source: there is no file or folder {source}, and text= is for tables of sentences")

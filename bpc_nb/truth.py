@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from .core import stream
-from .models import Model, Rows, laplace_of, potential, separated, traced
+from .models import Model, Rows, at_zero, laplace_of, potential, separated, traced
 from .samplers.chains import Chains, sample
 from .samplers.hmc import Field, adapt, hmc
 from .toy import Gaussian
@@ -70,11 +70,11 @@ def long_chains(m:Model, rows:Rows, sd:float=1., # deviation of the prior
                ) -> Chains: # in theta; its `meta` has rhat, ess, seconds and Laplace's mode
     "Draws of the posterior"
     if draws < 4 or chains < 1: raise ValueError(f"draws: found {draws} draws of {chains} chains; expected at least 4 draws of 1")
-    began, P = time.perf_counter(), m.size(rows.x.shape[1], classes or int(rows.y.max()) + 1)
-    q = laplace_of(m, rows, torch.zeros(P, dtype=rows.x.dtype), sd)
+    began = time.perf_counter()
+    q = laplace_of(m, rows, at_zero(m, rows, classes), sd)
     if separated(m, rows, q.mean): warnings.warn(APART)
     at, back = whitened(m, rows, q, sd, chunk)
-    z = torch.randn(chains, P, generator=stream(seed, 'chains'), dtype=rows.x.dtype)
+    z = torch.randn(chains, len(q.mean), generator=stream(seed, 'chains'), dtype=rows.x.dtype)
     gen, make = stream(seed, 'flights'), lambda eps: hmc(at, eps, steps, jitter=.2)
     eps, state = adapt(make, pi/2/steps, z, burn, gen, target=.9)
     c = sample(make(min(eps, pi/2/steps)), state, draws, gen, progress=progress, model=m.name, sd=sd, eps=eps, steps=steps)
@@ -97,7 +97,7 @@ def weighed(m:Model, rows:Rows, sd:float=1., draws:int=2000, seed:int=0, block:i
             q:Gaussian|None=None, classes:int=0, # q: None: Laplace's; classes: as in `long_chains`
            ) -> tuple: # draws (n,P) of the posterior, their effective number
     "Draws of a posterior that is nearly a Gaussian: Newton's steps, then one pass over the data"
-    q = q or laplace_of(m, rows, torch.zeros(m.size(rows.x.shape[1], classes or int(rows.y.max()) + 1), dtype=rows.x.dtype), sd)
+    q = q or laplace_of(m, rows, at_zero(m, rows, classes), sd)
     if separated(m, rows, q.mean): warnings.warn(APART)
     gen = stream(seed, 'weighed')
     z = torch.randn(draws, len(q.mean), generator=gen, dtype=rows.x.dtype)

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean
 
 from .cells import key
-from .core import DECODERS, Coreset, choose, label_words, write_atomic
+from .core import DECODERS, Coreset, choose, label_words, write_atomic, save_text
 from .evaluate import PROTOCOLS
 from .lines import RESULTS, coreset_file, done, file_digest, found, of_students
 from .search import as_cell
@@ -148,7 +148,7 @@ def update(results:str|Path=RESULTS, folder:str|Path=HERE) -> list: # names of f
     for (name, ipc),(line, path) in chosen.items():
         at, card = Path(folder)/f'{name}-{ipc}.safetensors', json.dumps(card_of(line, path, results), indent=1) + '\n'
         write_atomic(at, lambda tmp: shutil.copyfile(path, tmp))
-        write_atomic(at.with_suffix('.json'), lambda tmp: Path(tmp).write_text(card))
+        save_text(at.with_suffix('.json'), card)
     return sorted(f'{name}-{ipc}' for name,ipc in chosen)
 
 # %% ../nbs/965_zoo.ipynb #33dcd8af

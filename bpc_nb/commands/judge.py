@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ..audit import ABBREVIATIONS, answer_in_words, audited, page
-from ..core import Coreset, choose, drawn_here, file_in, label_kind, label_words, out_of_range, several, write_atomic
-from ..data import Data, all_classes, load, sources
+from ..core import Coreset, choose, drawn_here, file_in, label_kind, label_words, out_of_range, save_text, several
+from ..data import Data, all_classes, recipe_in, sources
 from ..distill import usual
 from ..evaluate import evaluate, examples_of, matched, no_idle_protocol, who
 from ..grid import transfer, whole_data
@@ -40,12 +40,11 @@ from .shell import table
 # %% ../../nbs/968_judge_commands.ipynb #e9d60faf
 def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, or where they are; given: what was typed
     "The data that a coreset was made from"
-    recipe = {k:v for k,v in (coreset.meta.get('recipe') or {}).items() if k in options_of(load)}
+    recipe = recipe_in(coreset.meta)
     source = recipe.pop('source', None)
     if not (data or source): raise ValueError("data: the coreset file does not say which data it was made from; name them with --data")
     if not data and source not in ('digits', *NAMED, *TEXTS) and not Path(source).exists():
         raise FileNotFoundError(f"data: the coreset was made from {source}, which is gone; say where it is with --data PATH")
-    recipe['fold'] = recipe.get('fold') or None # 0 is the default, and means nothing where there is a test part
     if given.get('zca') not in (None, white := coreset.transform.white is not None or coreset.kept is not None):
         raise ValueError(f"zca: the coreset is {'not '*(not white)}whitened, and test images are brought to its space; leave --zca out")
     typed = ({*given} & {*loading()}) - {'root','download'}
@@ -410,8 +409,8 @@ def bpc_audit(file:str, # a coreset, from wherever it comes, or its run's folder
         raise KeyboardInterrupt(f"stopped; the students so far are kept in {keep}, give the same command again to go on" if keep.exists()
                                 else "stopped before the first student was kept; nothing was written") from None
     (S, d, _), text = matched(S, d, net), dumps(found, indent=1)
-    write_atomic(out, lambda tmp: Path(tmp).write_text(page(found, S, d, at.name), encoding='utf-8'))
-    write_atomic(beside, lambda tmp: Path(tmp).write_text(text))
+    save_text(out, page(found, S, d, at.name))
+    save_text(beside, text)
     for p in keep.glob('*.pt'): p.unlink()
     with suppress(OSError): keep.rmdir() # gone, or not ours alone
     if json: return found

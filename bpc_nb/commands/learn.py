@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable
 
 from ..budget import Choice, Countdown, chosen, countdown, experts_in_time, pictures, sound_minutes
-from ..core import Coreset, choose, provenance, registry, several, write_atomic
+from ..core import Coreset, choose, provenance, registry, save_json, several
 from ..data import Data, place_of
 from ..distill import DEFAULT, configured, distill, known_to, no_idle, wants
 from ..evaluate import predict
@@ -61,7 +61,7 @@ def run_before(out:str|None, method:str, source:str, ipc:int, seed:int, resume:b
 def note_choice(out:Path, data:Data, c:Choice, asked:dict, **run:Any) -> None: # asked: what was typed; run: method, ipc and seed
     "Write down the choices before anything is computed"
     found = dict(c.options, run=run, recipe=data.meta['recipe'], planned=c.seconds, look=c.look, asked=asked)
-    write_atomic(out/CHOSEN, lambda tmp: Path(tmp).write_text(json.dumps(found, indent=1)))
+    save_json(out/CHOSEN, found)
 
 # %% ../../nbs/967_learn_commands.ipynb #0e963234
 def sound_out(out:Path, source:str, resume:bool) -> None: # source: of the data
@@ -274,7 +274,7 @@ def memory_data(source:str, into:str, given:dict, # what was typed; loses the op
     kept, asked = Path(into)/ADDING/CHOSEN, dict(method=method, n=n, minutes=minutes, checksum=d.meta['checksum'], given=repr(given))
     if (had := read_json(kept)).get('asked')==asked: return d, had['options'] # the same command goes on
     options = json.loads(json.dumps(chosen(method, d, n, minutes, device).options | given)) # as they are read again
-    write_atomic(kept, lambda tmp: Path(tmp).write_text(json.dumps(dict(options=options, asked=asked))))
+    save_json(kept, dict(options=options, asked=asked))
     return d, options
 
 # %% ../../nbs/967_learn_commands.ipynb #34ee1ba3

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from ..core import Coreset, free_mb, stream
-from ..data import Data
+from ..data import Data, some_of
 from ..energy import energy, learned
 from ..evaluate import fit_of
 from ..learn import ENERGY, IMAGES, SECOND, Leaf, Learner, Method, Task
@@ -39,7 +39,7 @@ def loss_through(task:Task, # network and data
         theta = first(S, gen) if first else first_weights(net, S, gen)
         steps = schedule(energy(net.apply, fit_of(S)), S, *S.steps.shape)
         theta = through(steps, theta, S.steps, *learned(S).values(), stride=stride, window=window)
-        i = torch.randint(len(y), (min(real, len(y)),), generator=gen, device=gen.device).cpu()
+        i = some_of(len(y), real, gen)
         return outer(theta, Coreset(x[i].to(S.x), y[i].to(S.x.device))), None
     return loss
 

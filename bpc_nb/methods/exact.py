@@ -13,7 +13,7 @@ from typing import Annotated, Callable
 import torch
 from torch import Generator, Tensor, nn
 
-from ..core import Coreset
+from ..core import Coreset, normal
 from ..evaluate import beginning
 from ..learn import Method, Task
 from ..networks import Cosine, Network, last_layer, to_module
@@ -146,7 +146,7 @@ def exact_ridge(task:Task, # network and data
     net, data = task.net, task.data
     def of(S:Coreset, gen:Generator):
         S = S._replace(init=torch.randint(2**31, (), generator=gen).item())
-        if near=='noise' or near=='nothing' and pixels=='8bit': S = S._replace(x=torch.randn(S.x.shape, generator=gen).to(S.x))
+        if near=='noise' or near=='nothing' and pixels=='8bit': S = S._replace(x=normal(S.x, gen))
         theta = beginning(S, net)
         layers_before(net, theta) # says what cannot be undone before all images are seen
         see, y, x = last_layer(net, theta, {}), targets_of(S, data.K), data.train.x

@@ -13,6 +13,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..core import Coreset
+from ..data import some_of
 from ..energy import energy, gradient
 from ..learn import ENERGY, IMAGES, Leaf, Learner, Method, Task
 from ..networks import Network, features_of
@@ -91,7 +92,7 @@ def frepo(task:Task, # network and data
     take, carry = network_source(task.net, pool, age, lr_net)
     def loss(S:Coreset, gen:Generator, now):
         theta, now = take(S, gen, now)
-        j = torch.randint(len(Y), (min(real, len(Y)),), generator=gen, device=gen.device).cpu()
+        j = some_of(len(Y), real, gen)
         return frepo_loss(features, theta, S, data.train.x[j].to(S.x.device), Y[j], r), now
     return Learner(loss, of_targets(lr_targets), carry, lambda S, gen: with_targets(S, data.K))
 

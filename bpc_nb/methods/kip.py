@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from ..core import Coreset, choose, stream
-from ..data import Data
+from ..data import Data, some_of
 from ..evaluate import without_steps
 from ..learn import ENERGY, Leaf, Learner, Method, Task, by_loss
 from ..metrics import summary
@@ -81,7 +81,7 @@ def kip_loss(data:Data, real:int, depth:int, r:float) -> Callable: # `loss(cores
     "Squared error of the regression on real images (Eq. 7), a mean over images"
     Y = targets_of(Coreset(*data.train), data.K)
     def loss(S:Coreset, gen:Generator):
-        i = torch.randint(len(Y), (min(real, len(Y)),), generator=gen, device=gen.device).cpu()
+        i = some_of(len(Y), real, gen)
         T, x = data.train.x[i].to(S.x.device).double(), S.x.double()
         f = kernel_ridge(ntk(x, None, depth), ntk(T, x, depth), S.y.double(), r)[0]
         return ((f - Y[i].to(f))**2).sum()/(2*len(i))

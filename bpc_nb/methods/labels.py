@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from ..core import Coreset
-from ..data import Data, load
+from ..data import Data, load, some_of
 from ..energy import energy
 from ..images import NAMED
 from ..learn import ENERGY, IMAGES, SECOND, Leaf, Learner, Method, Task, soft_labels
@@ -148,8 +148,8 @@ def ld(task:Task, # network and data
     def carry(S, gen): return pupil(net, features(S), K, gen, S.x)
     def loss(S, gen, c, scale):
         if c['since'] >= patience: c = pupil(net, len(c['W']), K, gen, S.x)
-        i, j = torch.randperm(len(S.x), generator=gen, device=gen.device)[:inner], \
-            torch.randint(len(data.train.y), (min(real, len(data.train.y)),), generator=gen, device=gen.device).cpu()
+        i = torch.randperm(len(S.x), generator=gen, device=gen.device)[:inner]
+        j = some_of(len(data.train.y), real, gen)
         logits, new = ahead(c, S.x[i], S.y[i], scale)
         value = F.cross_entropy(logits(data.train.x[j].to(S.x)), data.train.y[j].to(S.x.device))
         return value + 0*scale.sum(), recorded(new, value.item()) # 0*: for second order

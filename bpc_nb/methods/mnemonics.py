@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from ..core import Coreset
+from ..data import some_of
 from ..energy import energy, learned
 from ..learn import SECOND, Learner, Method, Task, by_loss
 from .frepo import regressors
@@ -49,7 +50,7 @@ def mnemonics(task:Task, # network, data and experts
     E, features = energy(net.apply), regressors(net, 'mnemonics')
     def drawn(S:Coreset, gen:Generator): # a trained network, real images and labels
         theta = task.experts.draw(gen, T, (0, 1))[1].to(S.x)
-        j = torch.randint(len(y), (min(real, len(y)),), generator=gen, device=gen.device).cpu()
+        j = some_of(len(y), real, gen)
         return theta, x[j].to(S.x), y[j].to(S.x.device)
     def bilevel(S, gen):
         theta, rx, ry = drawn(S, gen)

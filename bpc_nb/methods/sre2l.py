@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from ..augment import augment as augmentation
-from ..core import Coreset, free_mb
+from ..core import Coreset, free_mb, normal
 from ..data import Data
 from ..energy import with_gradient
 from ..learn import ENERGY, IMAGES, Learner, Method, Task
@@ -59,7 +59,7 @@ def block_fits(loss:Callable, x:Tensor, block:int, free:float) -> None: # x: an 
 def adjusted(watch:Callable, t:Teacher, x:Tensor, y:Tensor, # a batch, as it begins
              ascent:int, rho:float, direction:str, gen:Generator) -> Tensor: # as in `dwa` -> (P,)
     "The teacher's weights, a little away from a batch"
-    theta, anywhere = t.theta.clone(), torch.randn(len(t.theta), generator=gen, device=gen.device).to(t.theta)
+    theta, anywhere = t.theta.clone(), normal(t.theta, gen)
     for _ in range(ascent):
         leaf = theta.detach().requires_grad_()
         g = anywhere if direction=='random' else torch.autograd.grad(F.cross_entropy(watch(leaf, x, t.stats)[0], y), leaf)[0]

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from ..core import Coreset, choose
-from ..data import Data
+from ..data import Data, some_of
 from ..evaluate import PROTOCOLS, beginning, students, without_steps
 from ..learn import ENERGY, Learner, Method, Task
 from .frepo import network_source, of_targets, regressors, with_targets
@@ -120,7 +120,7 @@ def vbpc(task:Task, # network and data
     take, carry = network_source(task.net, pool, age, lr_net)
     def loss(S:Coreset, gen:Generator, now):
         theta, now = take(S, gen, now)
-        j = torch.randint(len(data.train.y), (min(real, len(data.train.y)),), generator=gen, device=gen.device).cpu()
+        j = some_of(len(data.train.y), real, gen)
         x, y = (t[j].to(S.x.device) for t in data.train)
         return vbpc_loss(features, theta, S, x, y, rho, gamma, beta), now
     return Learner(loss, of_targets(lr_targets), carry, lambda S, gen: with_targets(S, data.K))
