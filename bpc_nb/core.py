@@ -443,7 +443,15 @@ def registry(pkg:str='methods', # a sub-package of `bpc_nb`; '': all of it
     root = import_module(f'bpc_nb.{pkg}'.rstrip('.'))
     mods = [module_with(f'\n{name} = ', path, folder, root.__name__, os.stat(path).st_mtime) for folder in root.__path__
             for path in sorted(os.path.join(d, n) for d,_,names in os.walk(folder) for n in names if n.endswith('.py'))]
-    return {k:v for m in mods if m for k,v in getattr(import_module(m), name).items()}
+    found:dict = {}
+    of:dict = {} # name -> module
+    for m in filter(None, mods):
+        try: own = getattr(import_module(m), name)
+        except Exception as e: raise ValueError(f"{m.replace('.', '/')}.py cannot be imported ({type(e).__name__}: {e})") from e
+        if twice := next((k for k in own if k in found), None):
+            raise ValueError(f"{name}: {twice!r} is in {of[twice]} and in {m}; call one of them something else")
+        found, of = found | own, of | dict.fromkeys(own, m)
+    return found
 
 # %% ../nbs/000_core.ipynb #42e0122a
 SIGNS = "can't allocate memory", 'annot allocate memory', 'not enough memory', 'out of memory', 'bad_alloc', 'ALLOC_FAILED'

@@ -6,7 +6,7 @@
 __all__ = ['SIAMESE', 'PROTOCOLS', 'GIVEN', 'EVALUATORS', 'in_order', 'fit_of', 'beginning', 'students', 'predict', 'taught',
            'by_students', 'evaluators', 'judged_by', 'asked', 'who', 'sound_probabilities', 'usable', 'examples_of',
            'without_steps', 'no_idle_protocol', 'matched', 'means', 'facts', 'counted', 'judged_with', 'real_beside',
-           'as_filed', 'evaluate']
+           'as_filed', 'a_coreset', 'evaluate']
 
 # %% ../nbs/310_evaluate.ipynb #05d281f0
 import inspect
@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 
 from .augment import augment as augmentation, suited
 from .core import DECODERS, Coreset, choose, label_kind, onto, registry, stored, stream
-from .data import Data, match
+from .data import Data, load, match
 from .energy import energy
 from .metrics import METRICS, summary
 from .networks import Network, default_net, network, together
@@ -254,20 +254,25 @@ def as_filed(S:Coreset, eight_bit:bool) -> tuple: # (coreset, whether that is th
     eight = S.quantised() if eight_bit else S
     return eight, torch.allclose(eight.x, S.x, atol=1e-5)
 
+def a_coreset(what:Any) -> Coreset:
+    "What was given to be judged, or one sentence"
+    if isinstance(what, Coreset): return what
+    raise ValueError(f"coreset: found a {type(what).__name__}; expected a Coreset, as Coreset.load(PATH) gives it")
+
 # %% ../nbs/310_evaluate.ipynb #e2e2bc87
 def evaluate(coreset:Coreset, # what to judge
-             data:Data, # whose test part is used; `part` says otherwise
+             data:Data|str, # whose test part is used
              runs:int=None, # how many; None: as the evaluator says, 5 students
              protocol:str=None, # how students are trained: a name in `PROTOCOLS`, or of an evaluator that trains them; None: 'quick'
              net:Network|str|Callable=None, # a spec or a factory `(shape, K) -> nn.Module`; None: the one that the coreset was made with
-             seed:int=0, # of the runs
-             part:str='test', # 'test', or 'held' for selection
+             seed:int=0, part:str='test', # of the runs; 'test', or 'held' for selection
              control:bool=False, # random real images beside it
              eight_bit:bool=True, # the 8-bit round trip beside it, where there is one
              evaluator:str='students', device:str='cpu', progress:bool=False, # evaluator: a name in `evaluators()`
              **options:Any, # of the evaluator
             ) -> dict: # plain values
     "Metrics of a coreset by an evaluator, over several runs"
+    coreset, data = a_coreset(coreset), data if isinstance(data, Data) else load(data)
     evaluator, protocol = who(evaluator, protocol)
     f, options, runs = asked(evaluator, dict(runs=runs, protocol=protocol) | options)
     S, data, net = matched(no_idle_protocol(coreset, control, **{k:options.get(k) for k in ('labels','epochs','lr')}), data, net)

@@ -286,14 +286,15 @@ def prepare(cells:list, end:float, **options:Any) -> None: # of `ready_data`
 
 # %% ../nbs/950_grid.ipynb #ec67956d
 def picked(file:str|Path, # grid file
-           only:str='', # how the names of some cells begin, separated by commas
+           only:str='', # how the names of some cells begin, or methods, separated by commas
           ) -> list: # of cells
     "The cells of a grid file, or some of them"
     all_of, begins = cells(file), [o.strip() for o in only.split(',') if o.strip()]
+    def meant(c, o): return key(c).startswith(o) or c['method']==o
     for o in begins:
-        if not any(key(c).startswith(o) for c in all_of): raise ValueError(f"only: no cell of {file} has a name that begins with {o!r}; "
-                                                                           "the tables print names, and every line has its own as 'key'")
-    return [c for c in all_of if not begins or key(c).startswith(tuple(begins))]
+        if not any(meant(c, o) for c in all_of):
+            raise ValueError(f"only: no cell of {file} has the method {o!r}, or a name that begins so; a line has its name as 'key'")
+    return [c for c in all_of if not begins or any(meant(c, o) for o in begins)]
 
 # %% ../nbs/950_grid.ipynb #a727ca98
 def lines_of(file:str|Path, results:str|Path) -> Path:

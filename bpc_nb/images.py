@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['LARGE', 'READING', 'IMAGE_SUFFIXES', 'TRAIN_PARTS', 'TEST_PARTS', 'IMAGENETTE', 'NAMED', 'TEXTS', 'as_images',
            'as_size', 'cover', 'as_bytes', 'pixels', 'decode', 'stack', 'as_labels', 'digest', 'cached', 'seal',
-           'subfolders', 'listing', 'parts', 'words', 'develop', 'read_folder', 'open_parquet', 'read_parquet',
-           'is_pair', 'plain_label', 'is_image', 'pair_of', 'unpack', 'read_parts', 'named_parts', 'open_arrays',
-           'torchvision_part', 'read_torchvision', 'read_idx', 'reader', 'read_named', 'fetch', 'read_digits',
-           'read_path', 'own_name', 'unlike_known', 'spelt_nearly', 'read']
+           'subfolders', 'listing', 'parts', 'words', 'unread', 'develop', 'read_folder', 'open_parquet',
+           'read_parquet', 'is_pair', 'plain_label', 'is_image', 'pair_of', 'unpack', 'read_parts', 'named_parts',
+           'open_arrays', 'torchvision_part', 'read_torchvision', 'read_idx', 'reader', 'read_named', 'fetch',
+           'read_digits', 'read_path', 'own_name', 'unlike_known', 'spelt_nearly', 'read']
 
 # %% ../nbs/100_images.ipynb #a4b03362
 import difflib, gzip, hashlib, json, os, re, warnings, zlib
@@ -31,7 +31,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from .core import cache_folder, choose, data_folder, write_atomic
+from .core import cache_folder, choose, data_folder, several, write_atomic
 from .progress import bar
 from .ranks import once
 
@@ -44,7 +44,8 @@ def as_images(x:np.ndarray|Tensor, # array: (N,H,W), (N,C,H,W) or (N,H,W,C)
     if x.ndim==3: x = x[:,None]
     if x.ndim==4 and x.shape[1] not in (1,3): x = x.permute(0,3,1,2)
     if x.ndim!=4 or x.shape[1] not in (1,3) or not x.numel():
-        raise ValueError(f"{what}: expected images (N,H,W), (N,C,H,W) or (N,H,W,C) with 1 or 3 channels, found shape {tuple(x.shape)}")
+        raise ValueError(f"{what}: expected images (N,H,W), (N,C,H,W) or (N,H,W,C) with 1 or 3 channels, found shape {tuple(x.shape)}"
+                         + '; rows of numbers are read from a .csv, .tsv or .parquet table, with label='*(x.ndim==2))
     if x.dtype in (torch.uint8, torch.bool): return x if x.dtype==torch.uint8 else x.float()
     if x.dtype in (torch.uint16, torch.uint32, torch.uint64): x = x.long() # torch computes little with these
     lo,hi = x.aminmax() # NaN if there is one
@@ -266,6 +267,14 @@ def words(d:Path, # an image folder
 
 IMAGENETTE = dict(n01440764='tench', n02102040='English springer', n02979186='cassette player', n03000684='chain saw', n03028079='church',
                   n03394916='French horn', n03417042='garbage truck', n03425413='gas pump', n03445777='golf ball', n03888257='parachute')
+
+# %% ../nbs/100_images.ipynb #e338a30d
+def unread(d:Path) -> list: # of sentences
+    "What lies in a folder of class folders and is not read"
+    train, test = parts(d)
+    loose = {p:sum(f.suffix.lower() in IMAGE_SUFFIXES for f in p.iterdir()) for p in (d, train, test) if p}
+    return [f"{several(n, 'image')} of {p} outside of its class folders" for p,n in loose.items() if n] + [
+        f'{p}, which is neither {train.name} nor {test.name}' for p in subfolders(d) if test and p not in (train, test)]
 
 # %% ../nbs/100_images.ipynb #5d28e4ac
 def develop(blobs:Sequence, # paths or bytes, training ones first

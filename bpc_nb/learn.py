@@ -6,13 +6,13 @@
 __all__ = ['ENERGY', 'IMAGES', 'SECOND', 'STARTS', 'OPTIMISERS', 'NOTED', 'Task', 'task_of', 'Leaf', 'soft_labels', 'rounded',
            'seen_in_8_bit', 'Learner', 'by_loss', 'learner_of', 'begun_by', 'staged', 'Method', 'without', 'kinds',
            'learner', 'start_real', 'start_mix', 'start_noise', 'starts', 'sgd_step', 'State', 'begun', 'shown',
-           'candidate', 'streams_of', 'one_each', 'slope', 'same_form', 'spread', 'moved', 'outer_step', 'sound',
-           'own_numbers', 'looked', 'slower', 'gathered', 'first_state', 'outer']
+           'candidate', 'streams_of', 'one_each', 'of_loss', 'slope', 'same_form', 'spread', 'moved', 'outer_step',
+           'sound', 'own_numbers', 'looked', 'slower', 'gathered', 'first_state', 'outer']
 
 # %% ../nbs/400_learn.ipynb #554fb027
 import warnings
 from functools import reduce
-from typing import Annotated, Callable, NamedTuple, Sequence
+from typing import Annotated, Any, Callable, NamedTuple, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -105,6 +105,8 @@ def by_loss(loss:Callable, # `(coreset, gen, **own) -> scalar`
 
 def learner_of(made:Learner|Callable) -> Learner: # a `Learner`, or `loss(coreset, gen) -> scalar`
     "What the loop needs, of what a method gives"
+    if not callable(made) and not isinstance(made, Learner):
+        raise ValueError(f"method: its function gave {made!r}; expected a loss `(coreset, gen) -> scalar`, or a Learner")
     return made if isinstance(made, Learner) else by_loss(made)
 
 def begun_by(f:Callable) -> Learner: # `(coreset, gen) -> coreset`
@@ -242,6 +244,11 @@ def one_each(n:int) -> None:
                                                           f"start at most {n} processes, or a new run with more streams")
 
 # %% ../nbs/400_learn.ipynb #359ac5ba
+def of_loss(value:Any) -> str:
+    "What a loss gave, in words"
+    if not isinstance(value, Tensor): return f'a {type(value).__name__}'
+    return f'a tensor of shape {tuple(value.shape)}' if value.numel()!=1 else 'a number that does not change with the coreset'
+
 def slope(l:Learner, S:Coreset, leaves:dict, # S: the start; leaves: name -> tensor
           gens:list, # of all streams; each rank draws from its own
           carries:list, # of all streams
@@ -252,6 +259,8 @@ def slope(l:Learner, S:Coreset, leaves:dict, # S: the start; leaves: name -> ten
     first = next(iter(leaves.values()))
     def one(gen, carry):
         value, carry = l.loss(shown(l, S, leaves).examples(), gen, carry, **own)
+        if not isinstance(value, Tensor) or value.numel()!=1 or not value.requires_grad:
+            raise ValueError(f"method: its loss gave {of_loss(value)}; expected a scalar that depends on the coreset")
         found = torch.autograd.grad(value, [*leaves.values()])
         return torch.cat([t.detach().to(first).flatten() for t in (*found, value)]).double(), carry
     numbers, carries = zip(*map(one, share(gens), share(carries)))

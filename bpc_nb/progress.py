@@ -54,6 +54,7 @@ class Log(Rated, tqdm):
         self.said = now
     def close(self) -> None:
         self.first.cancel()
+        if self.said and not self.disable: self.refresh() # where it ended
         super().close()
 
 # %% ../nbs/040_progress.ipynb #ea0782e8

@@ -145,7 +145,7 @@ def begin(out:Path, head:dict, # what was asked for
     have = dict(streams=1) | defaults | json.loads(path.read_text()) if resume else head
     for k in head:
         if k in HOW or k=='steps' and have.get(k, 0) <= head[k]: continue
-        if what(have.get(k))==what(head[k]): continue
+        if what(have.get(k))==what(head[k]) or k=='data' and have.get('checksum')==head['checksum']: continue # elsewhere, but the same
         advice = 'keep the options of a run, only steps may grow' if k!='buffer' else \
                  'name the folder of its experts again' if have.get(k) else 'it made its experts itself: leave the buffer out'
         raise ValueError(f"resume: the run in {out} has {k} = {have.get(k)!r}, not {head[k]!r}; {advice}")

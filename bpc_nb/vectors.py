@@ -117,6 +117,9 @@ def column(name:str, a:Any, instead:str='') -> Column: # a: from `entire`; inste
     if len(own := sorted({*values})) > MOST_CATEGORIES:
         raise ValueError(f"source: column {name!r} holds {len(own)} different texts, more than {MOST_CATEGORIES}; "
                          f"leave it out, or group them{instead}")
+    if len(own)==len(values) >= 20:
+        raise ValueError(f"source: column {name!r} holds another text in each of its {len(values)} rows, which says nothing of new rows; "
+                         f"leave it out{instead}")
     return Column(name, kind, tuple(own))
 
 # %% ../nbs/105_vectors.ipynb #2afbad9e
@@ -152,7 +155,7 @@ def labels_of(t:Any, label:str) -> list: # pyarrow's table, name of the column
                                   + UTF8*(str(a.type)=='binary'))
     if kind=='number' and len({*values}) > CLASSES:
         raise ValueError(f"label: column {label!r} holds {len({*values})} different numbers, and a class needs a name: "
-                         "for a regression name its model, --model linear or poisson, or choose another column")
+                         f"for a regression, `bpc distill TABLE --label {label} --model linear` (or poisson), or choose another column")
     return values if kind!='truth' else [str(v).lower() for v in values]
 
 # %% ../nbs/105_vectors.ipynb #03d221c6

@@ -8,7 +8,7 @@ import torch
 from fastcore.docments import docments
 from PIL import Image
 
-from bpc_nb import __version__, cli, explorer
+from bpc_nb import __version__, cli, explorer, methods
 from bpc_nb.commands import judge, learn, shell
 from bpc_nb.core import Coreset, registry, stream
 from bpc_nb.data import load
@@ -465,3 +465,12 @@ def test_a_reader_who_has_enough_is_no_error():
     run = subprocess.Popen([sys.executable, '-m', 'bpc_nb.cli', 'list'], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     run.stdout.close() # as `bpc list | head -0` does
     assert run.stderr.read() == b'' and run.wait() == 0
+
+
+@pytest.mark.parametrize('text, said', [('METHODS = dict(cd=1)', "'cd' is in bpc_nb.methods.cd and in bpc_nb.methods.zz_own"),
+                                        ('import no_such_module\nMETHODS = {}', r'methods/zz_own.py cannot be imported \(ModuleNotFoundError')])
+def test_a_module_of_methods_that_cannot_be_used_is_named(text, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(methods, '__path__', [*methods.__path__, str(tmp_path)])
+    monkeypatch.setattr(sys, 'modules', dict(sys.modules))
+    (tmp_path/'zz_own.py').write_text(f'\n{text}\n')
+    with pytest.raises(ValueError, match=said): registry()

@@ -20,7 +20,7 @@ from ..data import Data, place_of
 from ..distill import DEFAULT, configured, distill, known_to, no_idle, wants
 from ..evaluate import predict
 from ..experts import experts, open_buffer
-from ..images import own_name
+from ..images import NAMED, TEXTS, own_name
 from ..memory import ADDING, STATE, Memory, recall, remember, sound_place, tests_seen
 from ..networks import default_net, network
 from ..options import options_of
@@ -75,7 +75,11 @@ def of_run(out:str|None, **typed:Any) -> list: # out: a run's folder, or None; o
     chosen, config, usual = read_json(Path(out)/CHOSEN), read_json(Path(out)/'config.json'), options_of(bpc_distill)
     config = dict(recipe=chosen.get('recipe')) | chosen.get('run', {}) | config
     ran = config | dict(data=(config.get('recipe') or {}).get('source') or typed['data'])
-    return [ran[k] if v==usual[k] and k in ran else v for k,v in typed.items()]
+    found = {k:ran[k] if v==usual[k] and k in ran else v for k,v in typed.items()}
+    if found['data']!=typed['data'] and found['data'] not in ('digits', *NAMED, *TEXTS) and not Path(found['data']).exists():
+        raise FileNotFoundError(f"resume: the run was made from {found['data']}, which is gone; say where it is, "
+                                f"`bpc distill PATH --resume --out {out}`")
+    return [*found.values()]
 
 # %% ../../nbs/967_learn_commands.ipynb #b0d9e711
 def without_recipe(method:str, source:str) -> bool:
