@@ -59,10 +59,9 @@ def fit_of(S:Coreset, loss:str='cross_entropy') -> str: # loss: for labels
     "The loss that fits a coreset: the squared one where its labels are targets of a regression"
     return 'squared' if S.targets else loss
 
-def beginning(S:Coreset, net:Network,
-              *name:Any) -> Tensor: # name: of the stream, where the coreset fixes no initialisation -> (P,)
-    "Where a network of a coreset begins"
-    return net.init(stream(*name) if S.init is None else stream(S.init, 'init')).to(S.x.device)
+def beginning(S:Coreset, net:Network, gen:Generator=None) -> Tensor: # (P,)
+    "Where a network of a coreset begins: at the coreset's own initialisation if it has one, else anywhere"
+    return net.init(gen if S.init is None else stream(S.init, 'init')).to(S.x)
 
 # %% ../nbs/310_evaluate.ipynb #dbb928c2
 def students(coreset:Coreset, # what they see
@@ -79,7 +78,7 @@ def students(coreset:Coreset, # what they see
             ) -> Tensor: # (R,P)
     "Train `runs` fresh networks on a coreset, with its own step sizes if it has any"
     runs = range(runs) if isinstance(runs, int) else runs
-    theta = torch.stack([beginning(coreset, net, seed, 'student', r) for r in runs])
+    theta = torch.stack([beginning(coreset, net, stream(seed, 'student', r)) for r in runs])
     augment = suited(augment, coreset.x.shape[1:])
     if at_once is None: at_once = together(net, theta.device)
     w = coreset.w if coreset.w is None or coreset.steps is not None else coreset.w/coreset.w.mean()

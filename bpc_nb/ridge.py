@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .core import Coreset, choose
+from .core import Coreset, choose, stream
 from .data import Data
 from .evaluate import PROTOCOLS, beginning, sound_probabilities, students, without_steps
 from .metrics import Diverged, summary
@@ -137,7 +137,7 @@ def by_ridge(S:Coreset, # what students see
     if r is not None: above_0('r', r)
     S, r = without_steps(S, 'last-layer' if protocol else 'ridge'), r or S.meta.get('r')
     o = choose(protocol, PROTOCOLS, 'protocol') if protocol else None
-    thetas = [beginning(S, net, seed, 'ridge', i) for i in runs] if o is None else \
+    thetas = [beginning(S, net, stream(seed, 'ridge', i)) for i in runs] if o is None else \
         students(S, net, runs, seed=seed, tick=tick and (lambda n: tick(n, o['epochs'])), **o)
     x, y = (t.to(S.x.device) for t in getattr(data, part))
     each = [regressed(S, x, data.K, net, theta, r, link) for theta in thetas]

@@ -227,7 +227,7 @@ def learners(lesson:Lesson, S:Coreset, net:Network, seed:tuple, runs:Sequence, l
              tick:Callable=None) -> Tensor: # (R,P)
     "Fresh students after a lesson"
     how = lesson.how
-    state = DESCENTS['adam'](lesson.E, lr).init(torch.stack([beginning(S, net, seed, 'student', r) for r in runs]))
+    state = DESCENTS['adam'](lesson.E, lr).init(torch.stack([beginning(S, net, stream(seed, 'student', r)) for r in runs]))
     for e in range(how['epochs']):
         def gens(e): return [lesson.gens(e, r) for r in runs]
         state, = train(lesson.E, state, lesson.tensors(e), [e], gens, how['batch'], mixtures(how['augment'], S.x.shape[1:]),

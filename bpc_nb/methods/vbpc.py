@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from ..core import Coreset, choose
+from ..core import Coreset, choose, stream
 from ..data import Data, some_of
 from ..evaluate import PROTOCOLS, beginning, students, without_steps
 from ..learn import ENERGY, Learner, Method, Task
@@ -95,7 +95,7 @@ def by_vbpc(S:Coreset, data:Data, net:Network, seed:tuple, part:str, runs:Sequen
         q = last_layer_posterior(see(S.x).double(), y, rho, gamma)
         probs = torch.cat([predictive_logits(q, see(b).double()).softmax(1) for b in x.split(500)])
         return summary(probs, labels) | dict(protocol=protocol, rho=rho, gamma=gamma)
-    if o is None: return [row(beginning(S, net, seed, 'vbpc', i)) for i in runs]
+    if o is None: return [row(beginning(S, net, stream(seed, 'vbpc', i))) for i in runs]
     with torch.enable_grad(): thetas = students(S, net, runs, seed=seed, tick=tick and (lambda n: tick(n, o['epochs'])), **o)
     return [row(t) for t in thetas]
 
