@@ -185,7 +185,7 @@ def near_training(S:Coreset, data:Data) -> tuple: # (answers, which training ima
     M, n = len(d), int((d <= held.quantile(.01)).sum())
     usual, says = held.median().item(), f'median distance; control: held-out {item}s'
     return [Answer('privacy', f'nearest training {item}', d.median().item(), usual, False, says),
-            Answer('privacy', 'copies', n, .01*M, binom.sf(n - 1, M, .01) < .01 or (d < least).any().item(),
+            Answer('privacy', 'copies', n, .01*M, bool(binom.sf(n - 1, M, .01) < .01) or (d < least).any().item(),
                    f'of {M} examples, nearer than 99 in 100 held-out {item}s are; red where chance gives so many once in a hundred '
                    f'or one is a training {item}')], i
 

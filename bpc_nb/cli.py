@@ -73,7 +73,7 @@ def bpc_data(data:str='digits', # a data set's name, a folder of class folders, 
         if 'differ in size' not in str(e): raise
         found = overview(pictures(data, MINUTES, read))
         found['size'] = 'the images differ in size; `bpc distill` takes {}x{}, and --size chooses another'.format(*found['shape'][1:])
-    if Path(data).is_dir() and (more := unread(Path(data).expanduser())): found['not_read'] = more
+    if more := unread(Path(data).expanduser()): found['not_read'] = more
     return found if json else as_lines(found)
 
 def bpc_list(json:bool=False, # print one JSON object

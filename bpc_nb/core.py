@@ -13,6 +13,7 @@ __all__ = ['DECODERS', 'FORMAT', 'USE', 'MAKER', 'SIGNS', 'likeliest', 'choose',
 
 # %% ../nbs/000_core.ipynb #35817420
 import csv, difflib, hashlib, json, os, platform, shlex, tempfile
+from collections.abc import Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cache
@@ -448,7 +449,9 @@ def registry(pkg:str='methods', # a sub-package of `bpc_nb`; '': all of it
     for m in filter(None, mods):
         try: own = getattr(import_module(m), name)
         except Exception as e: raise ValueError(f"{m.replace('.', '/')}.py cannot be imported ({type(e).__name__}: {e})") from e
-        if twice := next((k for k in own if k in found), None):
+        if not isinstance(own, Mapping):
+            raise ValueError(f"{m.replace('.', '/')}.py: {name} is a {type(own).__name__}; expected a dict of names")
+        if twice := next((k for k in own if of.get(k, m)!=m), None):
             raise ValueError(f"{name}: {twice!r} is in {of[twice]} and in {m}; call one of them something else")
         found, of = found | own, of | dict.fromkeys(own, m)
     return found

@@ -233,7 +233,7 @@ def data_for(S:Coreset) -> Data:
     "The data that a coreset says it was made from"
     recipe = recipe_in(S.meta)
     if not recipe.get('source'): raise ValueError("data: the run does not say where its data are; it was started with arrays")
-    return load(recipe.pop('source'), **recipe)
+    return load(s := recipe.pop('source'), **recipe, root=None if Path(s).exists() else os.environ.get('BPC_DATA')) # it may lie there bare
 
 def predictions(S:Coreset, data:Data, judge:str, seed:int=0) -> Tensor: # (N,K), of the test images
     "Class probabilities of a student or a posterior"

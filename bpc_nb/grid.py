@@ -290,7 +290,8 @@ def picked(file:str|Path, # grid file
           ) -> list: # of cells
     "The cells of a grid file, or some of them"
     all_of, begins = cells(file), [o.strip() for o in only.split(',') if o.strip()]
-    def meant(c, o): return key(c).startswith(o) or c['method']==o
+    of = {c['method'] for c in all_of}
+    def meant(c, o): return c['method']==o if o in of else key(c).startswith(o) # cd begins many a name
     for o in begins:
         if not any(meant(c, o) for c in all_of):
             raise ValueError(f"only: no cell of {file} has the method {o!r}, or a name that begins so; a line has its name as 'key'")

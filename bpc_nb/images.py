@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['LARGE', 'READING', 'IMAGE_SUFFIXES', 'TRAIN_PARTS', 'TEST_PARTS', 'IMAGENETTE', 'NAMED', 'TEXTS', 'as_images',
            'as_size', 'cover', 'as_bytes', 'pixels', 'decode', 'stack', 'as_labels', 'digest', 'cached', 'seal',
-           'subfolders', 'listing', 'parts', 'words', 'unread', 'develop', 'read_folder', 'open_parquet',
+           'subfolders', 'pictured', 'listing', 'parts', 'words', 'develop', 'read_folder', 'open_parquet',
            'read_parquet', 'is_pair', 'plain_label', 'is_image', 'pair_of', 'unpack', 'read_parts', 'named_parts',
-           'open_arrays', 'torchvision_part', 'read_torchvision', 'read_idx', 'reader', 'read_named', 'fetch',
+           'open_arrays', 'torchvision_part', 'read_torchvision', 'read_idx', 'reader', 'unread', 'read_named', 'fetch',
            'read_digits', 'read_path', 'own_name', 'unlike_known', 'spelt_nearly', 'read']
 
 # %% ../nbs/100_images.ipynb #a4b03362
@@ -81,9 +81,9 @@ LARGE = 1_000_000 # pixels
 
 def as_bytes(a:np.ndarray) -> np.ndarray: # (H,W) integers or floats; uint8
     "Grey values of other formats as 8-bit ones: floats in [0,1], integers of 8 or 16 bits"
-    lo, hi = a.min(), a.max()
-    if not 0 <= lo <= hi <= (most := 1 if a.dtype.kind=='f' else 65535):
-        over = ', so divide them by 255' if most==1 < hi <= 255 else ''
+    lo, hi, most = a.min(), a.max(), 1 if a.dtype.kind=='f' else 65535
+    if not 0 <= lo <= hi <= most:
+        over = ', so divide them by 255' if 0 <= lo and most==1 < hi <= 255 else ''
         raise ValueError(f"pixels from {lo:.4g} to {hi:.4g}; expected 0 to {most}{over}")
     return (255*a if most==1 else a>>8 if hi > 255 or a.dtype.itemsize==2 else a).round().astype('uint8')
 
@@ -218,6 +218,10 @@ def subfolders(d:Path) -> list:
     "The visible folders in a folder, in order of name; none where there is no folder"
     return sorted(p for p in d.iterdir() if p.is_dir() and p.name[0]!='.' and p.name!='__MACOSX') if d.is_dir() else []
 
+def pictured(d:Path) -> int:
+    "How many pictures lie in a folder itself"
+    return sum(f.suffix.lower() in IMAGE_SUFFIXES for f in d.iterdir())
+
 def listing(d:Path, # a folder of class folders
            ) -> list: # [(path, class)]
     "The images of a folder, with their classes"
@@ -241,7 +245,8 @@ def parts(d:Path) -> tuple: # (training folder, test folder or None)
     "Where the training and the test images of a folder are"
     here, classes = {c.name.lower():c for c in subfolders(d)}, lambda t: {c.name for c in subfolders(t)}
     tests = [here[k] for k in TEST_PARTS if k in here]
-    sure = tests or here.keys() <= {*TRAIN_PARTS} # else Train may be a class
+    others = [c for k,c in here.items() if k not in TRAIN_PARTS + TEST_PARTS]
+    sure = tests or not others or not all(map(pictured, others)) # else Train is a class like its neighbours
     train = next((here[k] for k in TRAIN_PARTS if k in here and classes(here[k]) and (sure or here[k].name=='train')), None)
     if not train:
         if tests and here.keys() <= {*TRAIN_PARTS, *TEST_PARTS} and any(map(classes, tests)):
@@ -267,14 +272,6 @@ def words(d:Path, # an image folder
 
 IMAGENETTE = dict(n01440764='tench', n02102040='English springer', n02979186='cassette player', n03000684='chain saw', n03028079='church',
                   n03394916='French horn', n03417042='garbage truck', n03425413='gas pump', n03445777='golf ball', n03888257='parachute')
-
-# %% ../nbs/100_images.ipynb #e338a30d
-def unread(d:Path) -> list: # of sentences
-    "What lies in a folder of class folders and is not read"
-    train, test = parts(d)
-    loose = {p:sum(f.suffix.lower() in IMAGE_SUFFIXES for f in p.iterdir()) for p in (d, train, test) if p}
-    return [f"{several(n, 'image')} of {p} outside of its class folders" for p,n in loose.items() if n] + [
-        f'{p}, which is neither {train.name} nor {test.name}' for p in subfolders(d) if test and p not in (train, test)]
 
 # %% ../nbs/100_images.ipynb #5d28e4ac
 def develop(blobs:Sequence, # paths or bytes, training ones first
@@ -350,7 +347,7 @@ def is_image(x:Any) -> bool:
 
 def pair_of(r:Any) -> tuple: # an image and its label, and perhaps more
     "Both, or two times None"
-    try: x, y, *_ = r
+    try: x, y, *_ = () if is_image(r) else r
     except (TypeError, ValueError): return None, None
     return np.asarray(x) if hasattr(x, '__array__') and not isinstance(x, (Image.Image, Tensor)) else x, y
 
@@ -459,6 +456,15 @@ def reader(d:Path, # a folder
     deep = '*/*.parquet' if place and d.name==name else 'data/*.parquet' # as Hugging Face lays out a repository
     if files := sorted(d.glob('*.parquet')) or sorted(d.glob(deep)): return partial(read_parquet, files)
     return partial(read_folder, d) if parts(d)[0]!=d else None
+
+# %% ../nbs/100_images.ipynb #e338a30d
+def unread(d:Path) -> list: # of sentences
+    "What lies in a folder of class folders and is not read"
+    if not d.is_dir() or getattr(reader(d, d.name), 'func', read_folder) is not read_folder: return [] # a file holds all images
+    train, test = parts(d)
+    loose = {p:pictured(p) for p in (d, train, test) if p and subfolders(p)}
+    return [f"{several(n, 'image')} of {p} outside of its class folders" for p,n in loose.items() if n] + [
+        f'{p}, which is neither training nor test part' for p in subfolders(d) if train!=d and p not in (train, test)]
 
 # %% ../nbs/100_images.ipynb #988109b6
 def read_named(name:str, root:str|Path=None, size:tuple=None, skip_bad:bool=False, download:bool=False) -> tuple: # tensors, meta

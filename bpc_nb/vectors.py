@@ -8,7 +8,7 @@ __all__ = ['TABLES', 'MOST_CATEGORIES', 'UTF8', 'NOTHING', 'CLASSES', 'table_fil
            'read_table']
 
 # %% ../nbs/105_vectors.ipynb #38ac30ba
-import re
+import re, warnings
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -118,8 +118,8 @@ def column(name:str, a:Any, instead:str='') -> Column: # a: from `entire`; inste
         raise ValueError(f"source: column {name!r} holds {len(own)} different texts, more than {MOST_CATEGORIES}; "
                          f"leave it out, or group them{instead}")
     if len(own)==len(values) >= 20:
-        raise ValueError(f"source: column {name!r} holds another text in each of its {len(values)} rows, which says nothing of new rows; "
-                         f"leave it out{instead}")
+        warnings.warn(f"source: column {name!r} holds another text in each of its {len(values)} rows; one that only names a row "
+                      "says nothing of new rows, and is better left out")
     return Column(name, kind, tuple(own))
 
 # %% ../nbs/105_vectors.ipynb #2afbad9e

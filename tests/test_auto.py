@@ -190,7 +190,7 @@ def test_experts_of_either_format_are_reused(home, tmp_path, monkeypatch):
     low = experts(data, net, tmp_path/'low', n=1, epochs=1, bf16='always', progress=False)
     assert low.key==made[0].key and open_buffer(low.folder).index['bf16'] is True and experts(data, net, low.folder, n=1, epochs=1, progress=False).key==low.key
     old = tmp_path/'experts'/made[0].folder.name
-    monkeypatch.setattr('bpc_nb.distill.short_name', lambda what: 'old' if what.get('bf16') else 'new')
+    monkeypatch.setattr('bpc_nb.distill.named', lambda what: 'old' if what.get('bf16') else 'new')
     old.rename(old.with_name('digits-old')) # a folder whose name still has them
     assert buffer_for(data, net, dict(n=1, epochs=1), progress=False).folder.name=='digits-old'
 

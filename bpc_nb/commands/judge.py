@@ -17,7 +17,7 @@ from typing import Any, Callable
 
 from ..audit import ABBREVIATIONS, answer_in_words, audited, page
 from ..core import Coreset, choose, drawn_here, file_in, label_kind, label_words, out_of_range, save_text, several
-from ..data import Data, all_classes, recipe_in, sources
+from ..data import Data, all_classes, place_of, recipe_in, sources
 from ..distill import usual
 from ..evaluate import evaluate, examples_of, matched, no_idle_protocol, who
 from ..grid import transfer, whole_data
@@ -43,7 +43,7 @@ def data_of(coreset:Coreset, data:str|None, given:dict) -> Data: # data: None, o
     recipe = recipe_in(coreset.meta)
     source = recipe.pop('source', None)
     if not (data or source): raise ValueError("data: the coreset file does not say which data it was made from; name them with --data")
-    if not data and source not in ('digits', *NAMED, *TEXTS) and not Path(source).exists():
+    if not data and source not in ('digits', *NAMED, *TEXTS) and not Path(place_of(source)).exists():
         raise FileNotFoundError(f"data: the coreset was made from {source}, which is gone; say where it is with --data PATH")
     if given.get('zca') not in (None, white := coreset.transform.white is not None or coreset.kept is not None):
         raise ValueError(f"zca: the coreset is {'not '*(not white)}whitened, and test images are brought to its space; leave --zca out")
@@ -104,8 +104,8 @@ def seen_before(file:Path, data:Data) -> str: # file: of the coreset
 # %% ../../nbs/968_judge_commands.ipynb #50ba3c38
 def of_evaluator_alone(set:dict, command:Callable) -> None: # set: of `--set`
     "One sentence for an option that is not the evaluator's"
-    known = inspect.signature(command).parameters
-    for k in set.keys() & (inspect.signature(evaluate).parameters | known):
+    known = {k for k,p in inspect.signature(command).parameters.items() if p.kind!=p.VAR_KEYWORD} - {'file','set'}
+    for k in set.keys() & ({*inspect.signature(evaluate).parameters} | known):
         own = next((n for n in (k, k + 's') if n in known), None)
         raise ValueError(f"set: {k!r} is no option of the evaluator alone; {f'give it as {dashed(own)}' if own else 'leave it out'}")
 

@@ -76,7 +76,7 @@ def of_run(out:str|None, **typed:Any) -> list: # out: a run's folder, or None; o
     config = dict(recipe=chosen.get('recipe')) | chosen.get('run', {}) | config
     ran = config | dict(data=(config.get('recipe') or {}).get('source') or typed['data'])
     found = {k:ran[k] if v==usual[k] and k in ran else v for k,v in typed.items()}
-    if found['data']!=typed['data'] and found['data'] not in ('digits', *NAMED, *TEXTS) and not Path(found['data']).exists():
+    if found['data']!=typed['data'] and found['data'] not in ('digits', *NAMED, *TEXTS) and not Path(place_of(found['data'])).exists():
         raise FileNotFoundError(f"resume: the run was made from {found['data']}, which is gone; say where it is, "
                                 f"`bpc distill PATH --resume --out {out}`")
     return [*found.values()]
