@@ -121,8 +121,9 @@ def test_kept_between_processes(machine):
     assert kept_times(NET, SHAPE)==first==SLOW and len(calls)==1
 
 
-@pytest.mark.parametrize('harm', [lambda t: t[:20], lambda t: '[]', lambda t: 'null', lambda t: '', lambda t: t.replace('0.1}', '-0.1}'), lambda t: t.replace('0.1}', '"fast"}'),
-                                  lambda t: t.replace('0.1}', 'NaN}'), lambda t: t.replace('"threads": ', '"threads": 9'), lambda t: t.replace(NET.name, 'other'),
+@pytest.mark.parametrize('harm', [lambda t: t[:20], lambda t: '[]', lambda t: 'null', lambda t: '', lambda t: t.replace('0.1\n', '-0.1\n'),
+                                  lambda t: t.replace('0.1\n', '"fast"\n'), lambda t: t.replace('0.1\n', 'NaN\n'),
+                                  lambda t: t.replace('"threads": ', '"threads": 9'), lambda t: t.replace(NET.name, 'other'),
                                   lambda t: t.replace('"of"', '"for"')])
 def test_a_damaged_foreign_or_wrong_file_is_measured_anew(harm, machine):
     machine(SLOW); kept_times(NET, SHAPE)

@@ -406,7 +406,7 @@ def test_every_command_prints_one_json_document(command, bpc, monkeypatch):
     monkeypatch.setitem(POSTERIORS, 'ensemble', dict(sampler='ensemble', chains=2))
     monkeypatch.setitem(cd.RECIPES, ('digits', 1), dict(net=NET, L=2, T=2, k_max=2, steps=2, every=2, select_runs=1, experts=dict(n=1, epochs=4)))
     monkeypatch.setattr(cli, 'DEMO', dict(experts=dict(n=1, epochs=4)))
-    monkeypatch.setattr(explorer, 'served', lambda page, port, log: subprocess.Popen([sys.executable, '-c', '']))
+    monkeypatch.setattr(explorer, 'served', lambda *a: subprocess.Popen([sys.executable, '-c', '']))
     load_coreset('digits', ipc=1).save('s.safetensors')
     Path('two.toml').write_text('[[cells]]\nseed = [0, 1]\n' + CELL)
     Path('nets.toml').write_text('[[networks]]\nnet = "mlp"\nwidth = [8, 9]\n')
@@ -421,7 +421,7 @@ def test_every_command_prints_one_json_document(command, bpc, monkeypatch):
 
 
 def test_a_server_that_fails_is_an_error_and_not_part_of_the_json(bpc, monkeypatch):
-    monkeypatch.setattr(explorer, 'served', lambda page, port, log: subprocess.Popen([sys.executable, '-c', 'raise SystemExit(3)']))
+    monkeypatch.setattr(explorer, 'served', lambda *a: subprocess.Popen([sys.executable, '-c', 'raise SystemExit(3)']))
     assert bpc('distill', *AS_JSON['distill'].split(), '--out', 'runs/one')[0] == 0
     code, out, err = bpc('explore', 'runs/one', '--stay', '--json')
     assert (code, err) == (2, 'bpc: explore: Voila ended with exit code 3\n') and strict(out).keys() == {'url', 'run'}
