@@ -45,11 +45,11 @@ def cd(task:Task, # energy and experts
        L:Natural=20, # steps of the chain; published code: 10 to 20
        alpha:Positive=.04, # its step size (Eq. 12); published code: 0.02 and less
        temperature:NonNegative=0., # of its noise: 1 is Eq. 12, 0 the published code
-       T:Natural=2, # theta+ is theta_{k+T}, in epochs; published code: 2 to 3
-       k_max:Count=10, # chains start from epochs k < k_max; published code: 1 to 25, by data set
-       draws:Count=1, # pairs (theta+, theta-) per outer step
+       T:Natural=2, # theta+ is theta_{k+T}, in checkpoints; published code: 2 to 3
+       k_max:Count=10, # chains start from checkpoints k < k_max; published code: 1 to 25, by data set
+       draws:Count=1, # samples of (theta+, theta-) per outer step
        width:NonNegative=0., # of noise at both ends, the same at either; in units of each tensor's root mean square
-       pairs:Count=4, # draws of it, each with both signs
+       pairs:Count=4, # vectors of noise, each with both signs
        augment:Strategy='', # strategy of siamese augmentation: a draw for each step of the chain, one for both energies
       ) -> Callable: # `loss(coreset, gen) -> scalar`
     "Contrastive divergence (Eqs. 11 and 12; section 4)"

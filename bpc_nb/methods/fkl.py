@@ -23,7 +23,7 @@ def fkl(task:Task, # energy and experts
         L:Natural=20, # steps that follow the coreset; Kim et al.: 30 to 50
         alpha:Positive=.04, # twice their size; Kim et al.: 0.02 to 0.08
         T:Natural=1, # the expert's end is theta_{k+T}; Kim et al.: 1
-        k_max:Count=10, # both begin at epochs k < k_max; Kim et al.: 3 to 31
+        k_max:Count=10, # both begin at checkpoints k < k_max; Kim et al.: 3 to 31
         samples:Count=30, # of each Gaussian
         width:NonNegative=.01, # standard deviation of the coreset's Gaussian
         width_pos:NonNegative=None, # of the expert's; None: the same

@@ -34,7 +34,7 @@ def some(data:Data, n:int, gen:Generator, device:str|torch.device) -> Coreset:
 def rkl(task:Task, # energy, summed loss, data, and experts to start from
         L:Natural=20, # steps that follow the coreset; Kim et al.: 30 to 50
         alpha:Positive=.04, # twice their size; Kim et al.: 0.02 to 0.06
-        k_max:Count=10, # the descent begins at epochs k < k_max; Kim et al.: 3 to 31
+        k_max:Count=10, # the descent begins at checkpoints k < k_max; Kim et al.: 3 to 31
         samples:Annotated[int, at_least(2)]=10, # of the Gaussian around the end; one has no variance
         width:NonNegative=.01, # its standard deviation
         batch:Count=1000, # real images in a step

@@ -46,7 +46,7 @@ def wasserstein(task:Task, # energy and experts
                 alpha:Positive=.04, # twice their size; where it is learned, at the start
                 alpha_lr:NonNegative=.01, # rate at which its logarithm is learned; 0: it stays
                 T:Count=2, # the expert's end is theta_{k+T}; Kim et al.: 2
-                k_max:Count=10, # both begin at epochs k < k_max; Kim et al.: 3 to 31
+                k_max:Count=10, # both begin at checkpoints k < k_max; Kim et al.: 3 to 31
                 covariance:Annotated[str, one_of(('shared','diagonal'))]='shared', # of the two Gaussians, which is MTT; or 'diagonal'
                 gradient:Annotated[str, one_of(GRADIENTS)]='exact', # 'unrolled': with all graphs; 'tesla': no second derivatives in theta
                 stride:Count=1, # thetas kept: every one, every second ...; the others are computed again

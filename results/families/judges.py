@@ -4,7 +4,7 @@
 
 takes the lines of results/families/closed.jsonl, through.jsonl and statistics.jsonl whose names begin so (none: all) and adds a line to results/families/judges.jsonl for each judge
 whose name begins so (none: all) and that has none yet, each beside as many random real images. What has a line is not judged again. *Usual students* have
-the network of the data set's recipe, learn by `dc` as those of all posteriors do, and know nothing of a schedule or a start that a coreset brings along.
+the network and the protocol of the data set's recipes, and know nothing of a schedule or a start that a coreset brings along.
 """
 import argparse, json, time
 from itertools import chain
@@ -41,18 +41,19 @@ def lines(path:Path) -> list: return [json.loads(l) for l in path.read_text().sp
 
 def judged(line:dict, judge:str, data, runs:int=2) -> dict:
     "A line"
-    net, of, how = (usual(line['data'].split()[0], 'net'), USUAL[judge], dict(protocol='dc')) if judge in USUAL else JUDGES[judge]
+    name = line['data'].split()[0]
+    net, of, how = (usual(name, 'net'), USUAL[judge], dict(protocol=usual(name, 'select_protocol'))) if judge in USUAL else JUDGES[judge]
     S = Coreset.load(HERE.parent/'coresets'/f"{line['key']}.safetensors")
     own = line['config']['net']
     if line['method'] in ('kip','ls') or own=='convnet': own = 'convnet:width=64'
     began, fast = time.perf_counter(), accelerate(network(net or own, data.shape, data.K), compile=True)
     twin = next((r for r in lines(LINES) if judge in USUAL and r['judge'] in USUAL and 'accuracy_mean_random' in r and all(r[k]==line[k] for k in ('data','ipc','zca'))
-                 and (r['net'], r['runs'])==(net or own, runs)), None) # usual students of random images are the same beside any coreset
+                 and (r['net'], r['runs'], r.get('protocol', 'dc'))==(net or own, runs, how.get('protocol'))), None) # usual students of random images are the same beside any coreset
     try: found = evaluate(of(S), data, runs, net=fast, control=twin is None, eight_bit=False, **how)
     except Diverged as e: found = dict(diverged=str(e)) # a fact about the coreset
     found |= {k:v for k,v in (twin or {}).items() if k.endswith('_random')}
     kept = {k:v for k,v in found.items() if k.split('_')[0] in ('accuracy','nll','ece','diverged') and 'runs' not in k}
-    return dict(of=line['key']) | {k:line[k] for k in ('method','data','ipc','zca')} | dict(judge=judge, net=net or own, runs=runs) | kept \
+    return dict(of=line['key']) | {k:line[k] for k in ('method','data','ipc','zca')} | dict(judge=judge, net=net or own, runs=runs) | {k:v for k,v in how.items() if k=='protocol'} | kept \
         | dict(seconds=round(time.perf_counter() - began), made=provenance())
 
 def asked(S:Coreset): # judges of a coreset: a regression wants targets, and there are labels to learn or there are none
