@@ -25,7 +25,7 @@ from .core import Coreset, choose, classes_of, label_kind, out_of_range, registr
 from .corrupt import corrupted
 from .data import Data, Split, sources
 from .distill import OF_EXPERTS, distill, known_to
-from .evaluate import PROTOCOLS, SIAMESE, examples_of, matched, predict, real_beside, students
+from .evaluate import PROTOCOLS, SIAMESE, examples_of, matched, predict, real_beside, students, to_judge_on
 from .fast import accelerate
 from .metrics import Diverged, accuracy, auc, ece, nll
 from .networks import Network, network
@@ -326,7 +326,7 @@ def audited(S:Coreset, data:Data, net:str|Network=None,
            ) -> dict: # answers, and which training images are nearest
     "All questions"
     S, data, net = matched(S, data, net)
-    choose(protocol, PROTOCOLS, 'protocol')
+    choose(protocol, PROTOCOLS, 'protocol'); to_judge_on(data, 'test')
     for k,v,lo in ('runs', runs, 1), ('images', images, 1), ('passes', passes, 1), ('shadows', shadows, 0): whole(k, v, lo)
     if shadows: sound_shadows(S, shadows) # what is wrong is said first
     data = data._replace(test=Split(*(t[torch.randperm(len(data.test.y), generator=stream(seed, 'audit'))[:images]] for t in data.test)))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AUGMENTATIONS', 'Strategy', 'brightness', 'saturation', 'change_contrast', 'shift', 'crop', 'cutout', 'flip', 'warp',
-           'scale', 'rotate', 'words_of', 'augment', 'suited', 'differentiable', 'siamese']
+           'scale', 'rotate', 'words_of', 'augment', 'suited', 'fitting', 'differentiable', 'siamese']
 
 # %% ../nbs/120_augment.ipynb #ffbe7f78
 from functools import partial
@@ -111,6 +111,11 @@ def suited(strategy:str, shape:tuple) -> str: # of an example
     "The words of a strategy that examples can bear: grey images are not flipped, rows are not changed at all"
     if not space_of(shape).augments: return ''
     return '_'.join(w for w in strategy.split('_') if w!='flip' or shape[0]>1)
+
+def fitting(strategy:str, x:Tensor) -> Callable: # of examples like `x` -> `(x, gen, siamese=True) -> x`
+    "What a strategy does to examples, as far as they can bear it"
+    return augment(strategy and suited(strategy, x.shape[1:]))
+
 
 # %% ../nbs/120_augment.ipynb #e9e84131
 def differentiable(f:Callable, shape:tuple) -> bool: # `(x, u) -> x`, (C,H,W)

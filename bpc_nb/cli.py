@@ -329,7 +329,7 @@ def parser(command:str, # a name in `COMMANDS`
     if command=='distill' and not modelled:
         own['model'] = Option('model', None, str, f"for a table: a regression, one of {', '.join(MODELS)}; --model NAME --help")
     if 'method' in own and not modelled:
-        method = method or own['method'].default
+        method = method or own['method'].default or DEFAULT
         p.epilog = f"Options of another method: bpc {command} --method NAME --help"
     if command in OF_MODELS and command!='distill' and not modelled:
         p.epilog = f"Of points of a regression: bpc {command} POINTS.safetensors --help"
@@ -367,7 +367,7 @@ def method_in(command:str, words:list) -> str|None: # None: the command takes no
     if not (o := options(choose(command, COMMANDS, 'command').f).get('method')): return None
     p = Parser(add_help=False, allow_abbrev=False)
     p.take('options', dict(method=o))
-    return p.known(words)[0].get('method', o.default)
+    return p.known(words)[0].get('method', o.default) or DEFAULT
 
 # %% ../nbs/970_cli.ipynb #25675ce5
 def usage() -> str:

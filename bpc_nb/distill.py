@@ -228,6 +228,9 @@ def judged(data:Data, config:dict, net:Network, seed:int, device:str, at_all:boo
     def judge(S):
         try: return evaluate(S, data, config['select_runs'], net=net, seed=seed, part='held', eight_bit=False, device=device, **how)
         except Diverged as e: warnings.warn(f"a student diverged, so these images are no candidate ({e})"); return dict(accuracy_mean=0.)
+        except ValueError as e:
+            if how['evaluator']=='students': raise
+            raise ValueError(f"select_evaluator: found {how['evaluator']!r}; {e}") from None
     return judge
 
 def on_cpu(S:Coreset) -> Coreset:

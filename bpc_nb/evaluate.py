@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['SIAMESE', 'PROTOCOLS', 'GIVEN', 'EVALUATORS', 'in_order', 'fit_of', 'beginning', 'students', 'predict', 'taught',
            'by_students', 'evaluators', 'judged_by', 'asked', 'who', 'sound_probabilities', 'usable', 'examples_of',
-           'without_steps', 'no_idle_protocol', 'matched', 'means', 'facts', 'counted', 'judged_with', 'real_beside',
-           'as_filed', 'a_coreset', 'evaluate']
+           'without_steps', 'no_idle_protocol', 'matched', 'to_judge_on', 'means', 'facts', 'counted', 'judged_with',
+           'real_beside', 'as_filed', 'a_coreset', 'evaluate']
 
 # %% ../nbs/310_evaluate.ipynb #05d281f0
 import inspect
@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 
 from .augment import augment as augmentation, suited
 from .core import DECODERS, Coreset, choose, label_kind, onto, registry, stored, stream
-from .data import Data, load, match
+from .data import Data, Split, load, match
 from .energy import energy
 from .metrics import METRICS, summary
 from .networks import Network, default_net, network, together
@@ -186,8 +186,8 @@ def examples_of(coreset:Coreset, device:str|torch.device) -> Coreset:
 def without_steps(S:Coreset, evaluator:str) -> Coreset:
     "The coreset, or one sentence where it has step sizes that only students can take"
     if S.steps is None: return S
-    raise ValueError(f"evaluator: the coreset has learned step sizes, which students take and {evaluator} cannot; "
-                     "take evaluator='students', or coreset._replace(steps=None)")
+    raise ValueError(f"coreset: it has learned step sizes, which students take and {evaluator} cannot; "
+                     "judge it by students, or drop them by coreset._replace(steps=None)")
 
 def no_idle_protocol(S:Coreset, control:bool, # whether random images are judged beside it: they have no step sizes of their own
                      labels:str=None, # file of labels that are stored for the coreset
@@ -207,6 +207,15 @@ def matched(coreset:Coreset, data:Data, net:Network|str|Callable|None) -> tuple:
     if coreset.kept is not None: coreset = coreset._replace(transform=data.transform, kept=None)
     return coreset, data, net if isinstance(net, Network) else network(net or coreset.meta.get('net') or default_net(data.shape),
                                                                        data.shape, data.K)
+
+# %% ../nbs/310_evaluate.ipynb #ee28458f
+def to_judge_on(data:Data, part:str) -> Split: # part: 'train', 'held' or 'test'
+    "A part of the data, or one sentence where it is empty"
+    split = getattr(data, choose(part, ('train','held','test'), 'part'))
+    if len(split.y): return split
+    raise ValueError(f"data: {data.name} has no {space_of(data.shape).item}s in its {part} part, and the coreset is judged on these; "
+                     "give data that have some")
+
 
 # %% ../nbs/310_evaluate.ipynb #f46b3996
 def means(rows:list, # a row for each run
@@ -276,7 +285,7 @@ def evaluate(coreset:Coreset, # what to judge
     f, options, runs = asked(evaluator, dict(runs=runs, protocol=protocol) | options)
     S, data, net = matched(no_idle_protocol(coreset, control, **{k:options.get(k) for k in ('labels','epochs','lr')}), data, net)
     eight_bit = eight_bit and space_of(S.x).eight_bit
-    test, ipc = getattr(data, choose(part, ('train','held','test'), 'part')), -(-len(S.x)//data.K) # as many, or more
+    test, ipc = to_judge_on(data, part), -(-len(S.x)//data.K) # as many, or more
     eight, same = as_filed(S, eight_bit)
     with counted((2 - same + control)*len(share(range(runs))), evaluator, progress) as tick:
         def judge(S, some, name=part): # never the students that chose the coreset

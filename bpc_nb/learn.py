@@ -167,7 +167,8 @@ def learner(m:Method, task:Task, config:dict) -> Learner: # config: as `configur
     "A method with its options, and with pixels and labels of the kind that the run wants"
     made = m.make(task, **{k:config[k] for k in options_of(m.make) if k in config})
     if not m.steps: return begun_by(made)
-    l = learner_of(made)._replace(scaled=m.scaled)
+    l = learner_of(made)
+    l = l._replace(scaled=l.scaled and m.scaled)
     if config.get('pixels')=='8bit' and 'x' not in l.leaves:
         raise ValueError("pixels: this method learns no images, so there is nothing to round; take pixels='free'")
     if config.get('pixels')=='8bit': l = l._replace(leaves=l.leaves | dict(x=seen_in_8_bit(l.leaves['x'])))

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .augment import augment as augmentation, suited
+from .augment import augment as augmentation, fitting
 from .core import Algorithm, Coreset, choose, label_kind, stream
 from .data import Data
 from .energy import energy
-from .evaluate import PROTOCOLS as STUDENTS, SIAMESE, examples_of, fit_of, matched, predict, students, without_steps
+from .evaluate import SIAMESE, PROTOCOLS as STUDENTS, examples_of, fit_of, matched, predict, students, taught, to_judge_on
+from .evaluate import without_steps
 from .metrics import FLOOR, accuracy, checked, nll, reliability, summary
 from .networks import Network
 from .progress import bar
@@ -95,7 +96,7 @@ def chain_starts(how:str, # 'student', 'init' or 'normal'
     choose(how, ('student','init','normal'), 'start')
     if how=='student':
         o = choose(train, STUDENTS, 'students')
-        with bar(chains*o['epochs'], 'students', 'epoch', show=progress) as seen:
+        with bar(chains*taught(coreset, train)['epochs'], 'students', 'epoch', show=progress) as seen:
             return students(coreset, net, chains, seed=(seed, 'start'), tick=seen.update, **o)
     each = [stream(seed, 'start', r) for r in range(chains)]
     return torch.stack([net.init(g) if how=='init' else .1*torch.randn(net.P, generator=g) for g in each]).to(coreset.x.device)
@@ -117,7 +118,7 @@ def chains_of(coreset:Coreset, net:Network,
         make = lambda eps: hmc(lambda t: E(t, coreset), eps, steps, temperature=temperature, jitter=.1)
         eps, state = adapt(make, eps, theta, warm, gen) if warm else (eps, make(eps).init(theta))
         return sample(make(eps), state, n, gen, burn, progress=progress, eps=eps)
-    aug, other = augmentation(suited(SIAMESE, coreset.x.shape[1:])), stream(seed, 'augment', device=coreset.x.device)
+    aug, other = fitting(SIAMESE, coreset.x), stream(seed, 'augment', device=coreset.x.device)
     alg = sghmc(lambda t: E(t, coreset._replace(x=aug(coreset.x, other))), eps, friction, temperature, steps)
     return sample(alg, alg.init(theta), n, gen, burn, progress=progress, eps=eps)
 
@@ -137,6 +138,7 @@ def mixing(values:Tensor, # (R,n), one number per draw
 def draws(S:Coreset, net:Network, o:dict, # o: as `settings` returns them
           seed:int=0, progress:bool=False) -> Chains:
     "Chains of a protocol, or the students of an ensemble"
+    if o['sampler']!='ensemble': S = without_steps(S, o['sampler'])
     first = chain_starts(o.get('start', 'student'), S, net, o['chains'], o['students'], seed, progress)
     if o['sampler']=='ensemble': return Chains(first[None])
     return chains_of(S, net, **{k:v for k,v in o.items() if k not in ('chains','start','students')}, seed=seed, theta=first,
@@ -151,7 +153,7 @@ def posterior_metrics(S:Coreset, # what students see
                      ) -> dict: # plain values
     "Metrics of the posterior predictive, and the numbers that may cast doubt on them"
     o = settings(protocol, max(1, len(S.x)//data.K), **given)
-    x, y = (t.to(S.x.device) for t in getattr(data, choose(part, ('train','held','test'), 'part')))
+    x, y = (t.to(S.x.device) for t in to_judge_on(data, part))
     c = draws(S, net, o, seed, progress)
     probs, loglik, acc = average(net, c.pooled(), S.x, x, y)
     mean = lambda t: None if t is None else t.double().mean().item()

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LADDER', 'LINKS', 'EVALUATORS', 'definite', 'factor', 'ridge', 'variance', 'evidence', 'by_evidence', 'unweighted',
-           'targets_of', 'regressed', 'by_ridge', 'by_last_layer']
+           'targets_of', 'regressed', 'own_ridge', 'by_ridge', 'by_last_layer']
 
 # %% ../nbs/350_ridge.ipynb #8a543a7f
 import math
@@ -123,6 +123,10 @@ def regressed(S:Coreset, x:Tensor, # what students see; test images (N,C,H,W)
     return torch.cat([probs(of(b)) for b in x.split(500)]), r, scale.item()
 
 # %% ../nbs/350_ridge.ipynb #434ce1ca
+def own_ridge(S:Coreset) -> float|None: # None: it has none, or that of another kernel
+    "The ridge that a coreset was learned with, in the units of these features"
+    return None if S.meta.get('select_evaluator')=='kernel' else S.meta.get('r')
+
 def by_ridge(S:Coreset, # what students see
              data:Data, net:Network,
              seed:tuple, # (of the task, what for): where streams begin
@@ -135,7 +139,7 @@ def by_ridge(S:Coreset, # what students see
             ) -> list: # a row for each run
     "Ridge regression on the features of a network, in closed form"
     if r is not None: above_0('r', r)
-    S, r = without_steps(S, 'last-layer' if protocol else 'ridge'), r or S.meta.get('r')
+    S, r = without_steps(S, 'last-layer' if protocol else 'ridge'), r or own_ridge(S)
     o = choose(protocol, PROTOCOLS, 'protocol') if protocol else None
     thetas = [beginning(S, net, stream(seed, 'ridge', i)) for i in runs] if o is None else \
         students(S, net, runs, seed=seed, tick=tick and (lambda n: tick(n, o['epochs'])), **o)

@@ -136,9 +136,9 @@ def fingerprint(S:Coreset) -> str:
 
 def images_alone(S:Coreset) -> Coreset:
     "The coreset, or one sentence where there is nothing to mix"
-    if S.w is not None: raise ValueError("evaluator: the coreset has weights, and soft knows none; take students")
+    if S.w is not None: raise ValueError("coreset: it has weights, which soft labels do not know; judge it by students")
     if space_of(S.x).name=='images': return without_steps(S, 'soft')
-    raise ValueError(f"evaluator: soft mixes images, and these are {space_of(S.x).item}s; take students")
+    raise ValueError(f"coreset: soft labels are for mixed images, and these are {space_of(S.x).item}s; judge it by students")
 
 # %% ../nbs/800_squeeze.ipynb #8000a027
 def relabelled(S:Coreset, t:Teacher, epochs:int=300, # passes of a student over the images

@@ -10,10 +10,17 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from bpc_nb import distill, runs
+from bpc_nb.audit import audited
+from bpc_nb.augment import fitting
 from bpc_nb.commands.judge import data_of
-from bpc_nb.core import Coreset
+from bpc_nb.core import Coreset, registry, stream
+from bpc_nb.data import load
+from bpc_nb.evaluate import evaluate
+from bpc_nb.learn import Task, learner
 from bpc_nb.metrics import Diverged
 from bpc_nb.methods import cd
+from bpc_nb.networks import network
+from bpc_nb.predictive import predictive
 from conftest import NET, SHORT, TINY
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -156,7 +163,7 @@ def test_another_methods_run_is_not_taken_over(bpc, refused, tmp_path):
         at.mkdir(parents=True)
         (at/'chosen.json').write_text(json.dumps(dict(run=dict(method=method, ipc=3), recipe=dict(source='mnist'), asked={}, steps=len(method))))
     assert run_before(None, 'cd', 'mnist', 1, 0, True, {})['steps'] == 2
-    assert of_run('runs/cd-layers-mnist-1-0', data='digits', method='cd', ipc=1) == ['mnist', 'cd-layers', 3]
+    assert of_run('runs/cd-layers-mnist-1-0', data=None, method=None, ipc=None) == ['mnist', 'cd-layers', 3]
 
 
 def test_a_tilde_is_the_home_folder(bpc, tmp_path, monkeypatch):
@@ -427,3 +434,50 @@ def test_diverged_student_is_no_candidate(bpc, experts, monkeypatch):
     code, out, err = bpc('distill', 'digits', *TINY, '--buffer', experts, '--out', 'run')
     looks = [json.loads(l)['accuracy_mean'] for l in Path('run/log.jsonl').read_text().splitlines()]
     assert code == 0 and 'a student diverged' in err and looks[0] == 0 and min(looks[1:]) > 0
+
+
+# --- options that meet -----------------------------------------------------------------------------------------------
+
+def test_a_run_refuses_what_contradicts_it_also_where_that_is_usual(bpc, refused, tmp_path):
+    assert bpc('distill', 'digits', '--method', 'dm', '--ipc', 2, '--seed', 3, '--net', 'mlp:width=4', '--steps', 1, '--every', 1, '--real', 8,
+               '--select-runs', 1, '--out', 'run')[0] == 0
+    for typed, said in ((('--ipc', 1), 'ipc = 2, not 1'), (('--seed', 0), 'seed = 3, not 0'), (('--method', 'cd'), "'dm', not 'cd'")):
+        refused('distill', '--resume', '--out', 'run', *typed, parts=said)
+    assert bpc('distill', '--resume', '--out', 'run', '--steps', 2)[0] == 0 and Coreset.load('run/coreset.safetensors').meta['ipc'] == 2
+
+
+def test_nothing_is_trained_where_no_test_image_is_left():
+    data = load('digits', folds=1)
+    S = data.draw(1, stream(0))._replace(meta=dict(net='mlp:width=4'))
+    for judge in evaluate, predictive, audited:
+        with pytest.raises(ValueError, match='no images in its test part'): judge(S, data)
+
+
+def test_a_schedule_is_refused_before_a_student_is_trained(monkeypatch):
+    data = load('digits')
+    monkeypatch.setattr('bpc_nb.predictive.students', lambda *a, **k: pytest.fail('trained'))
+    with pytest.raises(ValueError, match='hmc cannot; judge it by students'):
+        predictive(data.draw(1, stream(0))._replace(steps=torch.ones(2, 1)), data, 'hmc', 'mlp:width=4')
+    with pytest.raises(ValueError, match="select_evaluator: found 'ridge'; coreset: it has learned step sizes"):
+        distill.distill('dd', data, net='mlp:width=4', select_evaluator='ridge', steps=1, every=1, progress=False)
+
+
+def test_a_prior_says_nothing_to_a_control_without_a_chain():
+    with pytest.raises(ValueError, match='prior'): distill.configure('positive-only', 'digits', 1, prior=1.)
+
+
+def test_a_sum_is_no_steeper_for_means_of_features():
+    of = lambda way: learner(registry()['mnemonics'], Task(None, network('mlp:width=4', (1, 8, 8), 10), load('digits')), dict(way=way)).scaled
+    assert of('bilevel') and not of('means')
+
+
+def test_the_ridge_of_a_kernel_is_not_that_of_features():
+    S = load('digits').draw(2, stream(0))
+    asked = lambda **meta: evaluate(S._replace(meta=meta), 'digits', 1, evaluator='ridge', net='mlp:width=4', eight_bit=False)['r']
+    assert asked(r=1e-6, select_evaluator='kernel') == asked() != asked(r=1e-6, select_evaluator='ridge') == 1e-6
+
+
+def test_grey_images_are_not_flipped_by_a_method():
+    x = torch.randn(4, 1, 8, 8)
+    def kept(x): return [fitting('flip', x)(x, stream(i)).equal(x) for i in range(20)]
+    assert all(kept(x)) and not all(kept(x.expand(4, 3, 8, 8)))

@@ -203,4 +203,4 @@ def spoken(said:str, # one sentence
         name, value = m[1].replace('_', '-'), m[2].strip("()'").replace(', ', 'x')
         return f'no --{name}' if value=='False' else f'--{name}' if value in ('','True','always') else f'--{name} {value}'
     if not names: return ' '.join(said.split())
-    return re.sub(rf"(?<![\w'\":,/-])({'|'.join(names)})=(\(\d+, \d+\)|'[\w-]+'|[\w.]*)", flag, ' '.join(said.split()))
+    return re.sub(rf"(?<![\w'\":,/-])(?<!\w\()({'|'.join(names)})=(\(\d+, \d+\)|'[\w-]+'|[\w.]*)", flag, ' '.join(said.split()))

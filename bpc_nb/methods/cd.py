@@ -12,7 +12,7 @@ from typing import Callable, Iterator
 import torch
 from torch import Generator, Tensor
 
-from ..augment import Strategy, augment as augmentation
+from ..augment import Strategy, fitting
 from ..core import Coreset
 from ..learn import Method, Task, without
 from ..energy import contrast, mean_over
@@ -53,8 +53,9 @@ def cd(task:Task, # energy and experts
        augment:Strategy='', # strategy of siamese augmentation: a draw for each step of the chain, one for both energies
       ) -> Callable: # `loss(coreset, gen) -> scalar`
     "Contrastive divergence (Eqs. 11 and 12; section 4)"
-    E, aug = task.energy, augmentation(augment)
+    E = task.energy
     def one(S:Coreset, gen:Generator):
+        aug = fitting(augment, S.x)
         theta_k, pos = (t.to(S.x.device) for t in task.experts.draw(gen, T, (0, k_max)))
         neg = follow(E, theta_k, S, L, alpha, temperature, aug, gen)
         sd = width*own_units(theta_k, task.net) if width else None
@@ -67,8 +68,9 @@ def positive_only(task:Task, # energy and experts
                   augment:Strategy='', # as in `cd`
                  ) -> Callable:
     "The control without a chain: minimise E(theta+, S)"
-    E, aug = task.energy, augmentation(augment)
+    E = task.energy
     def one(S:Coreset, gen:Generator):
+        aug = fitting(augment, S.x)
         theta_k, pos = (t.to(S.x.device) for t in task.experts.draw(gen, T, (0, k_max)))
         sd = width*own_units(theta_k, task.net) if width else None
         return smoothed(lambda e, S: E(pos + e, S), S._replace(x=aug(S.x, gen)), sd, pairs, gen)
@@ -110,5 +112,5 @@ POSITIVE = { # those of the control that have had a search of their own
 }
 
 METHODS = {'cd': Method(cd, RECIPES, when='for students that train from scratch, where there are minutes to train experts'),
-           'positive-only': Method(positive_only, without(RECIPES, 'L', 'alpha') | POSITIVE,
+           'positive-only': Method(positive_only, without(RECIPES, 'L', 'alpha') | POSITIVE, without=('prior',), # it depends on theta alone
                                    when='as a control, to see what the chain adds to low energies under experts')}

@@ -10,7 +10,7 @@ from typing import Callable
 
 from torch import Generator
 
-from ..augment import Strategy, augment as augmentation
+from ..augment import Strategy, fitting
 from ..core import Coreset
 from ..learn import Method, Task, without
 from ..energy import contrast, mean_over
@@ -30,8 +30,9 @@ def fkl(task:Task, # energy and experts
         augment:Strategy='', # strategy of siamese augmentation: a draw for each step, one for all energies
        ) -> Callable: # `loss(coreset, gen) -> scalar`
     "Forward KL between Gaussians around two ends (Eq. 20, Algorithm 1)"
-    E, aug, widths = task.energy, augmentation(augment), (width if width_pos is None else width_pos, width)
+    E, widths = task.energy, (width if width_pos is None else width_pos, width)
     def loss(S:Coreset, gen:Generator):
+        aug = fitting(augment, S.x)
         theta_k, pos = (t.to(S.x.device) for t in task.experts.draw(gen, T, (0, k_max)))
         ends = pos, follow(E, theta_k, S, L, alpha, aug=aug, gen=gen)
         def sample(_, S): return contrast(E, *(near(t, w, gen) for t,w in zip(ends, widths)), S)

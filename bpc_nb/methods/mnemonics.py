@@ -59,7 +59,7 @@ def mnemonics(task:Task, # network, data and experts
         theta, rx, ry = drawn(S, gen)
         with torch.no_grad(): of = features(theta, rx)
         return F.cross_entropy(by_means(features(theta, S.x), S.y, K, of, sharp), ry)
-    return by_loss(dict(bilevel=bilevel, means=means)[way])
+    return by_loss(dict(bilevel=bilevel, means=means)[way])._replace(scaled=way=='bilevel')
 
 # %% ../../nbs/872_mnemonics.ipynb #8b56a62a
 RECIPES:dict = { # first guesses: none has been searched for

@@ -11,7 +11,7 @@ from typing import Annotated, Callable
 import torch
 from torch import Generator
 
-from ..augment import Strategy, augment as augmentation
+from ..augment import Strategy, fitting
 from ..core import Coreset, choose
 from ..data import Data
 from ..energy import learned, one_by_one, with_gradient
@@ -42,8 +42,9 @@ def rkl(task:Task, # energy, summed loss, data, and experts to start from
         augment:Strategy='', # strategy of siamese augmentation: a draw for each step, one for coreset and real images
        ) -> Callable: # `loss(coreset, gen) -> scalar`
     "Reverse KL from a Gaussian around the end of a descent (Eq. 4, Algorithm 4)"
-    aug, weigh = augmentation(augment), choose(weights, WEIGHTS, 'weights')
+    weigh = choose(weights, WEIGHTS, 'weights')
     def loss(S:Coreset, gen:Generator):
+        aug = fitting(augment, S.x)
         theta_k, _ = task.experts.draw(gen, 0, (0, k_max))
         end = follow(task.energy, theta_k.to(S.x.device), S, L, alpha, aug=aug, gen=gen)
         M, D = len(S.x), some(task.data, batch, gen, S.x.device)

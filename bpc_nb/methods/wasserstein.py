@@ -12,7 +12,7 @@ from typing import Annotated, Callable
 import torch
 from torch import Generator, Tensor
 
-from ..augment import Strategy, augment as augmentation
+from ..augment import Strategy, fitting
 from ..core import Coreset
 from ..energy import learned
 from ..learn import SECOND, Leaf, Learner, Method, Task, by_loss
@@ -56,9 +56,8 @@ def wasserstein(task:Task, # energy and experts
     frozen, forget = GRADIENTS[gradient]
     if stride > 1 and not forget: raise ValueError(f"stride: found {stride}; gradient='unrolled' keeps every graph; leave stride out")
     if stride > 1 and covariance=='diagonal': raise ValueError(f"stride: found {stride}; diagonal covariances need every theta, stride=1")
-    aug = augmentation(augment)
     def loss(S:Coreset, gen:Generator, log_alpha=torch.tensor(log(alpha), dtype=torch.float64)):
-        theta_k, pos = (t.to(S.x.device) for t in task.experts.draw(gen, T, (0, k_max)))
+        aug, (theta_k, pos) = fitting(augment, S.x), (t.to(S.x.device) for t in task.experts.draw(gen, T, (0, k_max)))
         seeds = torch.randint(2**62, (L,), generator=gen, device=gen.device).tolist() if augment else [0]*L
         see = lambda seed: lambda x: aug(x, Generator(gen.device).manual_seed(seed))
         steps = [descent(task.energy, S, see(seed), frozen) for seed in seeds]
