@@ -128,7 +128,7 @@ def test_words_are_read_as_the_method_reads_them(refused, monkeypatch):
              every:float=.5): # of what
         "A method with names that others use"
     monkeypatch.setitem(cd.METHODS, 'mine', registry()['cd']._replace(make=make))
-    assert cli.parse('distill --method mine --L short --every .25'.split())[1] == dict(data='digits', method='mine', L='short', every=.25)
+    assert cli.parse('distill --method mine --L short --every .25'.split())[1] == dict(data=None, method='mine', L='short', every=.25)
     refused('distill', '--L', 'short', parts="'short' is not a whole number")
     refused('distill', '--L', 'short', '--method', 'positive-only', parts='--L is an option of cd, ')
     refused('plan', '--method', 'random', '--steps', 5, parts=('--steps is an option of cafe, ', '; random takes none of its own'))
@@ -145,7 +145,7 @@ def test_spellings(words):
 def test_values():
     _, given, _ = cli.parse('distill 2024 --size 16,24 --scale 100 --fold 2 --out 7 --zca --experts n=3,weight-decay=1e-3,augment=flip'.split())
     assert given == dict(data='2024', size=(16, 24), scale=100, fold=2, out='7', zca=True, experts=dict(n=3, weight_decay=1e-3, augment='flip'))
-    assert cli.parse('distill --scale sum --alpha 1e-2'.split())[1] == dict(data='digits', scale='sum', alpha=.01)
+    assert cli.parse('distill --scale sum --alpha 1e-2'.split())[1] == dict(data=None, scale='sum', alpha=.01)
 
 
 def test_every_option_reaches_its_function(monkeypatch):
