@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SMALL', 'TimeUp', 'end_of', 'until', 'twins', 'kin', 'cell_data', 'ready_data', 'clock', 'course', 'keep', 'run_cell',
-           'transfers', 'best_here', 'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle', 'afresh',
-           'tests', 'unfinished', 'finish', 'each', 'prepare', 'picked', 'lines_of', 'waiting', 'grid']
+           'transfers', 'best_here', 'foreign', 'transfer', 'whole_data', 'sampled', 'posteriors', 'runs_of', 'settle',
+           'afresh', 'tests', 'unfinished', 'finish', 'each', 'prepare', 'picked', 'lines_of', 'waiting', 'grid']
 
 # %% ../nbs/950_grid.ipynb #d6f64fe1
 import json, shutil, signal, sys, tempfile, time
@@ -152,6 +152,11 @@ def best_here(spec:str, data:Data, images:float, device:str) -> Network: # image
     net = network(spec, data.shape, data.K)
     return accelerate(net, **formats_of(fitted(net, data.shape, device, images=images)))
 
+def foreign(S:Coreset, data:Data) -> str: # '': these are the data that it was made from
+    "What names data that a coreset was not made from, or another split of them"
+    other = data.meta['checksum'] not in sources(S.meta) or other_split(data, S)
+    return origin(data.meta['checksum'], data.meta['recipe']) if other else ''
+
 def transfer(path:str|Path, # of a coreset
              data:Data, # to test on
              nets:list, # specs of the students' networks
@@ -161,8 +166,7 @@ def transfer(path:str|Path, # of a coreset
     "Test a coreset with other networks; what has a line is not run again"
     path, results = file_in(path), Path(results)
     S = Coreset.load(path)
-    other = data.meta['checksum'] not in sources(S.meta) or other_split(data, S)
-    wanted = transfers(path, nets, protocol, runs, seed, evaluator, options, origin(data.meta['checksum'], data.meta['recipe'])*bool(other))
+    wanted = transfers(path, nets, protocol, runs, seed, evaluator, options, foreign(S, data))
     for k,net in wanted.items():
         with held(results/f'.{k}.lock') as mine:
             if not mine or k in done(results): continue
@@ -195,9 +199,9 @@ def whole_data(data:Data, # of which the training images are taken; those that w
     return done(results)[k]
 
 # %% ../nbs/950_grid.ipynb #3d2f29f5
-def sampled(path:str|Path, protocols:list, seed:int) -> dict: # key -> protocol
+def sampled(path:str|Path, protocols:list, seed:int, other:str='') -> dict: # other: names data of another split -> key -> protocol
     "Names of the lines that `posteriors` leaves"
-    return {named([file_digest(path), 'posterior', p, seed]):p for p in protocols}
+    return {named([file_digest(path), 'posterior', p, seed, *[other]*bool(other)]):p for p in protocols}
 
 def posteriors(path:str|Path, # of a coreset
                data:Data, # to test on
@@ -206,7 +210,8 @@ def posteriors(path:str|Path, # of a coreset
                seed:int=0, device:str='cpu') -> list: # lines, one for each protocol
     "Evaluate a coreset by its posterior predictives; what has a line is not run again"
     path, results = file_in(path), Path(results)
-    wanted, S = sampled(path, protocols, seed), Coreset.load(path)
+    S = Coreset.load(path)
+    wanted = sampled(path, protocols, seed, foreign(S, data))
     for k,protocol in wanted.items():
         with held(results/f'.{k}.lock') as mine:
             if not mine or k in done(results): continue

@@ -189,5 +189,6 @@ def rekey(results:str|Path) -> dict: # old name -> new name, of the lines that h
         new |= {a['key']:b['key'] for a,b in zip(before, after) if a.get('key')!=b.get('key')}
         if before!=after: save_text(path, ''.join(json.dumps(r) + '\n' for r in after))
     for a,b in new.items():
-        if (old := Path(results)/'coresets'/f'{a}.safetensors').exists(): old.rename(old.with_stem(b))
+        old = Path(results)/'coresets'/f'{a}.safetensors'
+        if old.exists() and not old.with_stem(b).exists(): old.rename(old.with_stem(b)) # where two lines get one name both files are kept
     return new

@@ -1,5 +1,4 @@
 """Worked out: what is chosen, read, kept, searched and printed, each against numbers that stand beside it."""
-import json
 from math import log, pi
 from types import SimpleNamespace
 
@@ -10,7 +9,7 @@ from fastcore.test import test_close as close
 from torch import tensor
 from torch.nn import functional as F
 
-from bpc_nb.core import Coreset, Transform, stream
+from bpc_nb.core import Coreset, stream
 from bpc_nb.data import Split, load
 from bpc_nb.learn import Task
 from bpc_nb.networks import network
@@ -825,3 +824,27 @@ def test_experts_of_the_cache_are_those_of_the_split_the_network_and_the_trainin
     others = (of(fold=1), net, {}), (of(seed=1), net, {}), (of(held_out=.2), net, {}), (of(zca=True), net, {}), (data, network('mlp:width=5', (1, 2, 2), 2), {}), \
         (data, net, dict(epochs=3)), (data, net, dict(seed=1)), (data, net, dict(lr=.5))
     assert len(of(fold=1).train.y) == len(data.train.y) and len({folder_of_experts(*o)[0] for o in ((data, net, {}), *others)}) == 9
+
+
+# --- two names that must differ, and two that meet --------------------------------------------------------------------------------
+from bpc_nb import grid
+from bpc_nb.cells import CELL, check_cell
+from bpc_nb.search import rekey
+
+def test_a_posterior_on_another_fold_is_another_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(grid, 'predictive', lambda S, data, protocol, **o: dict(mean_of_test=data.test.x.mean().item()))
+    first, second = load('digits'), load('digits', fold=1)
+    (S := first.draw(1, stream(0)))._replace(meta=S.meta | dict(checksum=first.meta['checksum'], recipe=first.meta['recipe'])).save(tmp_path/'s.safetensors')
+    (a,), (b,) = (grid.posteriors(tmp_path/'s.safetensors', d, ['ensemble'], tmp_path) for d in (first, second))
+    assert (a['mean_of_test'], b['mean_of_test']) == (first.test.x.mean().item(), second.test.x.mean().item()) and b['fold'] == 1
+    assert a['key'] == [*grid.sampled(tmp_path/'s.safetensors', ['ensemble'], 0)][0] != b['key'] # that of a cell
+
+
+def test_no_coreset_is_lost_where_two_lines_get_one_name(tmp_path):
+    (tmp_path/'coresets').mkdir()
+    cell = check_cell(CELL | dict(method='random', net='mlp:width=4'))
+    for k,bf16 in (('one', 'auto'), ('two', False)):
+        (tmp_path/'coresets'/f'{k}.safetensors').write_text(k)
+        add(tmp_path/'a.jsonl', dict(key=k, **cell | dict(config=cell['config'] | dict(bf16=bf16))))
+    new = rekey(tmp_path)
+    assert len({*new.values()}) == 1 and {p.read_text() for p in (tmp_path/'coresets').iterdir()} == {'one', 'two'}
