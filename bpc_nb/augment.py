@@ -112,12 +112,16 @@ def suited(strategy:str, shape:tuple) -> str: # of an example
     if not space_of(shape).augments: return ''
     return '_'.join(w for w in strategy.split('_') if w!='flip' or shape[0]>1)
 
+
+# %% ../nbs/120_augment.ipynb #c21611fd
 def fitting(strategy:str, x:Tensor) -> Callable: # of examples like `x` -> `(x, gen, siamese=True) -> x`
     "What a strategy does to examples, as far as they can bear it"
+    augment(strategy) # a word that is none
     return augment(strategy and suited(strategy, x.shape[1:]))
 
 
 # %% ../nbs/120_augment.ipynb #e9e84131
+@torch.enable_grad()
 def differentiable(f:Callable, shape:tuple) -> bool: # `(x, u) -> x`, (C,H,W)
     "Whether a gradient comes back through a transformation"
     x = torch.randn(2, *shape, generator=stream(0, 'probe')).requires_grad_()

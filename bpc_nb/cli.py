@@ -7,7 +7,7 @@ __all__ = ['DEMO_SAYS', 'DEMO', 'SCRIPT', 'UNTYPED', 'data_options', 'auditing',
            'LATER', 'NO_MEMORY', 'bpc_data', 'bpc_list', 'bpc_grid', 'bpc_search', 'bpc_rekey', 'bpc_zoo', 'bpc_tables',
            'picture_of', 'bpc_demo', 'flags_of', 'bpc_completion', 'learning', 'Command', 'remembering', 'of_model',
            'take_word', 'parser', 'help_of', 'of_others', 'method_in', 'usage', 'recipes_of', 'parse', 'ended_gently',
-           'main']
+           'unheard', 'handed_out', 'main']
 
 # %% ../nbs/970_cli.ipynb #cb4d8c2c
 import inspect, os, signal, sys, time, warnings
@@ -407,16 +407,28 @@ def ended_gently(alone:bool=True) -> Iterator: # alone: in no group of ranks, wh
     try: yield
     finally: hear(before or signal.SIG_DFL)
 
+# %% ../nbs/970_cli.ipynb #025dd2d3
+def unheard() -> None:
+    "Nobody reads on, so nothing is written any more"
+    for s in filter(None, (sys.stdout, sys.stderr)): os.dup2(os.open(os.devnull, os.O_WRONLY), s.fileno())
+
+def handed_out(said:object) -> None:
+    "Print what was found; whoever reads may have enough, as `head` does, or know fewer letters"
+    if hasattr(sys.stdout, 'reconfigure'): sys.stdout.reconfigure(errors='backslashreplace')
+    try: print(said, flush=True)
+    except BrokenPipeError: unheard()
+
+
 # %% ../nbs/970_cli.ipynb #c6f87a32
 # where no chapter says more
 NO_MEMORY = "take smaller images (size=), a narrower network or fewer students (runs=), or start fewer processes"
 
 def main(argv:list=None) -> int: # words of the command line; None: as typed
-    "Run one command; exit code 0, 130 (stopped), 2 (bad input or file, too little memory, a fault found) or 1 (everything else)"
+    "Run one command; exit code 0, 130 (stopped), 141 (unread), 2 (bad input or file, too little memory, a fault found) or 1 (all else)"
     argv, names, place = sys.argv[1:] if argv is None else list(argv), (), Place()
     def say(said, *_, **__):
         who = [f'rank {place.rank} of {place.world}:']*(place.world>1)
-        print('bpc:', *who, spoken(str(said), names), file=sys.stderr)
+        if sys.stderr: print('bpc:', *who, spoken(str(said), names), file=sys.stderr)
     def fail(said, code):
         if place.first(): say(said)
         return code
@@ -426,12 +438,10 @@ def main(argv:list=None) -> int: # words of the command line; None: as typed
             f, given, names = parse(argv)
             same_on_all(dict(command=argv[0] if argv else None) | given)
             with within_memory(NO_MEMORY), ended_gently(place.world==1): found = f(**given)
-            if place.rank==0: print(dumps(found) if isinstance(found, (dict, list)) else found, flush=True)
+            if place.rank==0: handed_out(dumps(found) if isinstance(found, (dict, list)) else found)
         return 0
     except KeyboardInterrupt as e: return fail(e if str(e) else 'stopped', 130)
-    except BrokenPipeError: # whoever reads has enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError: unheard(); return 141 # in the middle of the work
     except Exception as e:
         if '--debug' in argv: raise
         bad = isinstance(e, (ValueError, OSError, MemoryError))

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['DECODERS', 'FORMAT', 'USE', 'MAKER', 'SIGNS', 'likeliest', 'choose', 'named', 'several', 'Transform', 'write_atomic',
-           'save_text', 'save_json', 'cache_folder', 'data_folder', 'existing', 'Decoder', 'quarters', 'packed',
-           'Coreset', 'in_short', 'only_images', 'in_8bit', 'decoded', 'in_pixels', 'without_order', 'label_kind',
-           'label_words', 'as_dataset', 'of_each', 'onto', 'stored', 'save_coreset', 'file_in', 'read_coreset', 'image',
-           'classes_of', 'out_of_range', 'save_png', 'drawn_here', 'class_folders', 'as_csv', 'save_folder', 'load_pt',
-           'Algorithm', 'iterate', 'plainly', 'stream', 'normal', 'module_with', 'registry', 'no_memory', 'free_mb',
-           'within_memory', 'provenance']
+           'save_text', 'save_json', 'at_home', 'cache_folder', 'data_folder', 'existing', 'Decoder', 'quarters',
+           'packed', 'Coreset', 'in_short', 'only_images', 'in_8bit', 'decoded', 'in_pixels', 'without_order',
+           'label_kind', 'label_words', 'as_dataset', 'of_each', 'onto', 'stored', 'save_coreset', 'file_in',
+           'read_coreset', 'image', 'classes_of', 'out_of_range', 'save_png', 'drawn_here', 'class_folders', 'as_csv',
+           'save_folder', 'load_pt', 'Algorithm', 'iterate', 'plainly', 'stream', 'normal', 'module_with', 'registry',
+           'no_memory', 'free_mb', 'within_memory', 'provenance']
 
 # %% ../nbs/000_core.ipynb #35817420
 import csv, difflib, hashlib, json, os, platform, shlex, tempfile
@@ -85,6 +85,8 @@ class Transform(NamedTuple):
         return Transform(*(t if t is None else t.to(device) for t in self))
 
 # %% ../nbs/000_core.ipynb #4a479956
+os.umask(UMASK := os.umask(0)) # which files others may read, as the user has set it
+
 def write_atomic(path:str|Path, # where the file shall be
                  write:Callable, # `(temporary path) -> None`
                 ) -> None:
@@ -94,7 +96,7 @@ def write_atomic(path:str|Path, # where the file shall be
         path.parent.mkdir(parents=True, exist_ok=True)
         fd, tmp = tempfile.mkstemp(prefix=f'.{path.name}.', dir=path.parent); os.close(fd)
         write(tmp)
-        os.chmod(tmp, 0o644)
+        os.chmod(tmp, 0o666 & ~UMASK)
         os.replace(tmp, path)
     except BaseException as e:
         if tmp: Path(tmp).unlink(missing_ok=True)
@@ -113,13 +115,18 @@ def save_json(path:str|Path, what:Any) -> None:
     save_text(path, json.dumps(what, indent=1))
 
 # %% ../nbs/000_core.ipynb #cb5fa2a9
+def at_home(path:str|Path, name:str) -> Path: # name: of the variable that says where, if it is elsewhere
+    "A path, `~` being the home folder, or one sentence where there is none"
+    try: return Path(path).expanduser()
+    except RuntimeError: raise FileNotFoundError(f"{name}: this user has no home folder; set {name} to a folder") from None
+
 def cache_folder() -> Path:
     "`BPC_CACHE`, or `.cache/bpc_nb` in the home folder"
-    return Path(os.environ.get('BPC_CACHE') or '~/.cache/bpc_nb').expanduser()
+    return at_home(os.environ.get('BPC_CACHE') or '~/.cache/bpc_nb', 'BPC_CACHE')
 
 def data_folder(root:str|Path=None) -> Path: # root: as it was typed
     "Where named data sets are: `root`, else `BPC_DATA`, else `data` in the usual cache"
-    return Path(root or os.environ.get('BPC_DATA') or '~/.cache/bpc_nb/data').expanduser()
+    return at_home(root or os.environ.get('BPC_DATA') or '~/.cache/bpc_nb/data', 'BPC_DATA')
 
 def existing(path:Path) -> Path:
     "The path itself, or the nearest folder above it that is there"
@@ -298,7 +305,7 @@ def read_coreset(path:str|Path, # a `.safetensors` file, or the folder of a run 
     if head.get('format', 1) > FORMAT:
         raise ValueError(f"path: {path} was written by a later version of this package (format {head['format']}); "
                          "install it to read the file")
-    x = t['x'].float() if t['x'].dtype==torch.float16 else t['x']
+    x = t['x'].float() if t['x'].is_floating_point() else t['x']
     return Coreset(x, t['y'], t.get('w'), transform, tuple(head['classes']), head['meta'], t.get('kept'), steps=t.get('steps'),
                    words=t.get('words'), **{k:head[k] for k in USE if k in head})
 
@@ -480,7 +487,7 @@ def within_memory(advice:str) -> Iterator: # what is kept, how to go on, what to
 # %% ../nbs/000_core.ipynb #4bb35179
 def provenance() -> dict:
     "Versions, machine and time, for result lines and coreset files"
-    try: cpu = next(l.split(':')[1].strip() for l in open('/proc/cpuinfo') if l.startswith('model name'))
+    try: cpu = next(l.split(':')[1].strip() for l in Path('/proc/cpuinfo').read_text().splitlines() if l.startswith('model name'))
     except (OSError, StopIteration): cpu = platform.processor() or platform.machine()
     gpu = dict(gpu=torch.cuda.get_device_name()) if torch.cuda.is_available() else {}
     return dict(bpc_nb=__version__, torch=torch.__version__, python=platform.python_version(), cpu=cpu, cores=os.cpu_count(),

@@ -213,7 +213,7 @@ def apply(t:Transform, # what to apply
           shape:tuple, # (C,H,W)
          ) -> Tensor: # (N,C,H,W) float32
     "Transform batch by batch into one tensor"
-    out, n = torch.empty(N, *shape), 0
+    out, n = torch.empty(N, *shape, dtype=torch.float32), 0
     for x in xs: out[n:n+len(x)] = t(x); n += len(x)
     return out
 

@@ -9,7 +9,7 @@ __all__ = ['DEFAULT', 'OF_EXPERTS', 'LOOP', 'ALLOWED', 'KEPT', 'choices', 'known
            'start_of', 'startable', 'requested', 'some_held', 'judged', 'on_cpu', 'slower_by', 'run', 'distill']
 
 # %% ../nbs/410_distill.ipynb #8a8f6a3d
-import json, tempfile, warnings
+import json, tempfile, torch, warnings
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from .experts import Buffer, describe, enough, experts as make_experts, open_buf
 from .learn import Learner, Method, Task, begun, candidate, kinds, learner, outer, own_numbers, shown, starts, streams_of, task_of
 from .metrics import Diverged
 from .networks import Network, default_net, has_spec, network
-from .options import Count, check_all, one_of, options_of, parameters
+from .options import Count, check_all, of_python, one_of, options_of, parameters
 from .ranks import auto, once, same_on_all
 from .runs import begin, claimed, ended, forget, how, keep_look, load_state, note, save_state
 from .spaces import preview, space_of
@@ -88,7 +88,7 @@ def configure(method:str, data:str, ipc:int, **options:Any) -> dict: # data: nam
     known, written = known_to(m), recipe(method, data, ipc)
     check_all(written, known, f'recipe of {method}: option')
     check_all(options, known)
-    config = defaults(m) | written | {k:v for k,v in options.items() if v is not None and k!='experts'}
+    config = defaults(m) | written | {k:of_python(v) for k,v in options.items() if v is not None and k!='experts'}
     config['experts'] = written.get('experts', {}) | (options.get('experts') or {})
     check_experts(config['experts'])
     return config
@@ -213,7 +213,7 @@ def requested(method:str, data:Data, ipc:int, net:Network, seed:int, config:dict
     "What a run was asked for: its `config.json`"
     of = dict(method=method, data=data.name, checksum=data.meta['checksum'], recipe=data.meta['recipe'], ipc=ipc, seed=seed)
     return json.loads(json.dumps(of | config | dict(experts=unformatted(config['experts']), net=net.name, buffer=buffer and buffer.key,
-                                                    streams=streams)))
+                                                    streams=streams), default=lambda v: v.item())) # numbers of NumPy
 
 def some_held(data:Data, needed:bool=True) -> None:
     "One sentence where nothing is held out"
@@ -229,7 +229,7 @@ def judged(data:Data, config:dict, net:Network, seed:int, device:str, at_all:boo
         try: return evaluate(S, data, config['select_runs'], net=net, seed=seed, part='held', eight_bit=False, device=device, **how)
         except Diverged as e: warnings.warn(f"a student diverged, so these images are no candidate ({e})"); return dict(accuracy_mean=0.)
         except ValueError as e:
-            if how['evaluator']=='students': raise
+            if not str(e).startswith('coreset:'): raise
             raise ValueError(f"select_evaluator: found {how['evaluator']!r}; {e}") from None
     return judge
 
@@ -276,12 +276,12 @@ def run(l:Learner, S:Coreset, judge:Callable, config:dict, out:Path, seed:int, s
     return best
 
 # %% ../nbs/410_distill.ipynb #7eda5a45
+@torch.enable_grad()
 def distill(method:str, # a name in `bpc list`
             data:Any='digits', # what `load` takes, or what it returned
             ipc:int=1, # images per class
             out:str|Path=None, # the run's folder; None: a temporary one
-            seed:int=0, # of start, draws and students
-            resume:bool=False, # continue the run in `out`
+            seed:int=0, resume:bool=False, # of start, draws and students; continue the run in `out`
             buffer:str=None, # folder of a trajectory buffer; None: made or reused as the recipe says
             streams:int=None, # draws per step, dealt to the ranks of torchrun; None: one for each rank
             device:str='auto', # cpu, cuda or auto
@@ -289,8 +289,8 @@ def distill(method:str, # a name in `bpc list`
             until:Callable=None, judge:bool=True, # asked after every step whether time is up; false: chosen images are not evaluated
             **options:Any) -> Coreset: # of the method, the loop (`outer`), the energy; `net`, `start`, `experts`
     "Learn a coreset: the best one on the validation split"
-    device, data = auto(device), data if isinstance(data, Data) else load(data)
-    config = configured(method, data, ipc, **options)
+    device, seed, ipc = auto(device), of_python(seed), of_python(ipc)
+    config = configured(method, data := data if isinstance(data, Data) else load(data), ipc, **options)
     some_held(data, judge := judge or registry()[method].steps); first_examples(data, ipc, config, seed) # an impossible ipc is said first
     net = config['net'] if isinstance(config['net'], Network) else network(config['net'], data.shape, data.K)
     config |= formats_of(once(fit_of_run, config, data, ipc, net, device))

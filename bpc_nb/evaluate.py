@@ -264,18 +264,21 @@ def as_filed(S:Coreset, eight_bit:bool) -> tuple: # (coreset, whether that is th
 
 def a_coreset(what:Any) -> Coreset:
     "What was given to be judged, or one sentence"
-    if isinstance(what, Coreset): return what
+    if isinstance(what, Coreset):
+        for k,v in dict(x=what.x, y=what.y, w=what.w).items():
+            if not isinstance(v, Tensor|None): raise ValueError(f"coreset: its {k} is a {type(v).__name__}; expected a tensor")
+        return what._replace(x=what.x.float(), y=what.y if what.y.is_floating_point() else what.y.long())
     raise ValueError(f"coreset: found a {type(what).__name__}; expected a Coreset, as Coreset.load(PATH) gives it")
 
 # %% ../nbs/310_evaluate.ipynb #e2e2bc87
+@torch.enable_grad()
 def evaluate(coreset:Coreset, # what to judge
              data:Data|str, # whose test part is used
              runs:int=None, # how many; None: as the evaluator says, 5 students
              protocol:str=None, # how students are trained: a name in `PROTOCOLS`, or of an evaluator that trains them; None: 'quick'
              net:Network|str|Callable=None, # a spec or a factory `(shape, K) -> nn.Module`; None: the one that the coreset was made with
              seed:int=0, part:str='test', # of the runs; 'test', or 'held' for selection
-             control:bool=False, # random real images beside it
-             eight_bit:bool=True, # the 8-bit round trip beside it, where there is one
+             control:bool=False, eight_bit:bool=True, # beside it: random real images; the 8-bit round trip, where there is one
              evaluator:str='students', device:str='cpu', progress:bool=False, # evaluator: a name in `evaluators()`
              **options:Any, # of the evaluator
             ) -> dict: # plain values

@@ -191,6 +191,7 @@ def trainer(net:Network, shape:tuple, o:dict, device:str) -> Callable: # o: opti
     rates = {k:o[k] for k in ('lr','momentum','weight_decay')}
     return lambda state, xy, epochs, gens: train(E, state, xy, epochs, gens, o['batch'], aug, o['part'], at_once=at_once, **rates)
 
+@torch.enable_grad()
 def train_group(buffer:Buffer, go:Callable, net:Network, # go: of `trainer`
                 xy:list, # training images and labels, on the device
                 held:Split, # held-out images, for the bar

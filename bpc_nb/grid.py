@@ -8,10 +8,11 @@ __all__ = ['SMALL', 'TimeUp', 'end_of', 'until', 'twins', 'kin', 'cell_data', 'r
            'afresh', 'tests', 'unfinished', 'finish', 'each', 'prepare', 'picked', 'lines_of', 'waiting', 'grid']
 
 # %% ../nbs/950_grid.ipynb #d6f64fe1
-import json, shutil, signal, sys, tempfile, time
+import json, signal, sys, tempfile, time
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any, Callable, Iterable, Iterator
 
 import torch
@@ -29,7 +30,7 @@ from .predictive import predictive
 from .ranks import alone, auto, dealt, once, rank, world
 from .lines import add, coreset_file, done, file_digest, file_for
 from .cells import CELL, bare, cells, key, own
-from .runs import held
+from .runs import cleared, held
 
 # %% ../nbs/950_grid.ipynb #27e3c241
 class TimeUp(BaseException): "The minutes are over: no error, and nothing that `except Exception` should catch"
@@ -46,7 +47,7 @@ def until(end:float, # in seconds of `time.monotonic`; infinite: no end
     "Stop what takes longer"
     def ring(*_): raise TimeUp
     if (left := end - time.monotonic()) <= 0: raise TimeUp
-    if left==float('inf') or not hasattr(signal, 'setitimer'): yield; return
+    if left==float('inf') or not hasattr(signal, 'setitimer') or current_thread() is not main_thread(): yield; return
     before, grad = signal.signal(signal.SIGALRM, ring), torch.is_grad_enabled()
     signal.setitimer(signal.ITIMER_REAL, left)
     try: yield
@@ -153,7 +154,7 @@ def best_here(spec:str, data:Data, images:float, device:str) -> Network: # image
     return accelerate(net, **formats_of(fitted(net, data.shape, device, images=images)))
 
 def foreign(S:Coreset, data:Data) -> str: # '': these are the data that it was made from
-    "What names data that a coreset was not made from, or another split of them"
+    "The name of these data in a line; nothing where the coreset was made from them"
     other = data.meta['checksum'] not in sources(S.meta) or other_split(data, S)
     return origin(data.meta['checksum'], data.meta['recipe']) if other else ''
 
@@ -234,7 +235,7 @@ def settle(out:Path, steps:int) -> None:
 
 def afresh(out:Path, steps:int) -> Path: # of which there is no line
     "A run's folder, emptied if there was a line of as many steps"
-    if (at := out/'settled').exists() and at.read_text()==str(steps): shutil.rmtree(out)
+    if (at := out/'settled').exists() and at.read_text()==str(steps): cleared(out)
     return out
 
 # %% ../nbs/950_grid.ipynb #cb1644cd

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LARGE', 'READING', 'IMAGE_SUFFIXES', 'TRAIN_PARTS', 'TEST_PARTS', 'IMAGENETTE', 'NAMED', 'TEXTS', 'as_images',
            'as_size', 'cover', 'as_bytes', 'pixels', 'decode', 'stack', 'as_labels', 'digest', 'cached', 'seal',
-           'subfolders', 'pictured', 'listing', 'parts', 'words', 'develop', 'read_folder', 'open_parquet',
+           'subfolders', 'pictured', 'listing', 'parts', 'words', 'develop', 'read_folder', 'wanted', 'open_parquet',
            'read_parquet', 'is_pair', 'plain_label', 'is_image', 'pair_of', 'unpack', 'read_parts', 'named_parts',
            'open_arrays', 'torchvision_part', 'read_torchvision', 'read_idx', 'reader', 'unread', 'read_named', 'fetch',
            'read_digits', 'read_path', 'own_name', 'unlike_known', 'spelt_nearly', 'read']
@@ -305,9 +305,17 @@ def read_folder(d:Path, size:tuple=None, skip_bad:bool=False) -> tuple: # tensor
     return cached(digest(files, *what),
                   lambda: develop(files, names, labels, n, size, skip_bad, called))
 
+# %% ../nbs/100_images.ipynb #ab5e0a32
+def wanted(package:str) -> None:
+    "One sentence where a package is not there"
+    try: import_module(package)
+    except ImportError as e: raise ValueError(f"source: these data are read by {package} ({e}); pip install {package}") from None
+
+
 # %% ../nbs/100_images.ipynb #a8376e68
 def open_parquet(f:Path) -> tuple: # blobs, names, labels, names of the labels
     "The images and labels of one parquet file"
+    wanted('pyarrow')
     import pyarrow.parquet as pq
     try: p = pq.ParquetFile(f)
     except (ValueError, OSError) as e: raise ValueError(f"source: {f} is not a readable parquet file ({e})") from None
@@ -422,6 +430,7 @@ def torchvision_part(cls:str, d:Path, test:bool, **kw:Any) -> Dataset:
 
 def read_torchvision(cls:str, d:Path, size:tuple=None, skip_bad:bool=False, what:str='the files') -> tuple: # tensors x and y, meta
     "What one of torchvision's classes finds in a folder"
+    wanted('torchvision')
     try: tr,te = (torchvision_part(cls, d, test) for test in (False,True))
     except Exception as e:
         raise ValueError(f"source: {what} of {cls} are incomplete or damaged, {' '.join(str(e).split())}; fetch them again") from None
@@ -492,7 +501,8 @@ def fetch(name:str, d:Path) -> None: # download into this folder
 # %% ../nbs/100_images.ipynb #26380802
 def read_digits(size:tuple=None) -> tuple: # tensors, meta
     "scikit-learn's digits; importing that package takes longer than everything else here, so this is cached too"
-    csv = Path(find_spec('sklearn').origin).parent/'datasets'/'data'/'digits.csv.gz'
+    if (at := find_spec('sklearn')) is None: raise ValueError("source: digits come with scikit-learn; pip install scikit-learn")
+    csv = Path(at.origin).parent/'datasets'/'data'/'digits.csv.gz'
     def make():
         d = import_module('sklearn.datasets').load_digits()
         return seal(d.images.astype('float32')/16, d.target, size=size)

@@ -54,7 +54,11 @@ def add(path:Path, line:dict) -> None:
         whole, _, tail = f.read().rpartition(b'\n')
         try: tail and json.loads(tail)
         except ValueError: f.truncate(len(whole) + bool(whole)); tail = b''
-        f.write(b'\n'*bool(tail) + json.dumps(line).encode() + b'\n')
+        data = b'\n'*bool(tail) + json.dumps(line).encode() + b'\n'
+        try:
+            while data: data = data[f.write(data):] # a disk that fills up takes a part, and refuses the rest
+        except OSError as e:
+            raise OSError(f"could not write {path} ({e.strerror}); free some space, and give the same command again") from None
 
 def file_digest(path:str|Path) -> str:
     "SHA-256 of a coreset's file"

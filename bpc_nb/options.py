@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Count', 'Natural', 'above_0', 'Positive', 'NonNegative', 'Share', 'Part', 'whole', 'at_least', 'number', 'one_of',
-           'parameters', 'options_of', 'plain', 'rules', 'check', 'check_all']
+           'of_python', 'parameters', 'options_of', 'plain', 'rules', 'check', 'check_all']
 
 # %% ../nbs/050_options.ipynb #3f308aa6
 import inspect
@@ -40,6 +40,12 @@ def number(ok:Callable, # `v -> bool`
 def one_of(names:Collection|Callable) -> Callable: # a dict or any collection, or a function that gives one
     "A rule for names"
     return lambda name, v: choose(v, names() if callable(names) else names, name)
+
+# %% ../nbs/050_options.ipynb #c9852a56
+def of_python(v:Any) -> Any: # v: a value of an option
+    "A number of NumPy as one of Python, all else as it is"
+    return v.item() if type(v).__module__=='numpy' and getattr(v, 'shape', None)==() else v
+
 
 # %% ../nbs/050_options.ipynb #5e595d5e
 Count = Annotated[int, at_least(1)]

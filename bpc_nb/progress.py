@@ -23,6 +23,7 @@ def where() -> str: # 'terminal', 'notebook', 'log' or 'nowhere'
     "What becomes of what is written to standard error"
     shell = sys.modules['IPython'].get_ipython() if 'IPython' in sys.modules else None
     if hasattr(shell, 'kernel'): return 'notebook'
+    if sys.stderr is None: return 'nowhere'
     if sys.stderr.isatty(): return 'terminal'
     return 'log' if shell is None else 'nowhere' # a notebook that runs without a kernel is a test
 

@@ -125,7 +125,7 @@ def regressed(S:Coreset, x:Tensor, # what students see; test images (N,C,H,W)
 # %% ../nbs/350_ridge.ipynb #434ce1ca
 def own_ridge(S:Coreset) -> float|None: # None: it has none, or that of another kernel
     "The ridge that a coreset was learned with, in the units of these features"
-    return None if S.meta.get('select_evaluator')=='kernel' else S.meta.get('r')
+    return None if S.meta.get('method') in ('kip','ls') else S.meta.get('r')
 
 def by_ridge(S:Coreset, # what students see
              data:Data, net:Network,

@@ -7,7 +7,7 @@ __all__ = ['REPEATS', 'TEST', 'name_of', 'candidate_of', 'value', 'space', 'draw
            'assess', 'rung', 'ranked', 'search', 'toml', 'as_grid_table', 'as_cell', 'renamed_line', 'known', 'rekey']
 
 # %% ../nbs/955_search.ipynb #b23b2e82
-import json, os, random, shutil, time
+import json, os, random, time
 from pathlib import Path
 from statistics import mean
 from typing import Any, Callable
@@ -20,7 +20,7 @@ from .lines import add, done, file_for, line_files, lines
 from .images import NAMED, TEXTS
 from .options import whole
 from .ranks import auto, dealt, once, rank
-from .runs import Busy, held
+from .runs import Busy, cleared, held
 
 # %% ../nbs/955_search.ipynb #acbf3917
 REPEATS, TEST = ('seed','fold'), ('protocol','runs')
@@ -68,7 +68,7 @@ def reached(cell:dict, # as `cells` gives it
     "Run a cell, or go on with the run of an earlier rung; the test set is not looked at"
     out = afresh(run_folder(cell, runs), value(cell, 'steps'))
     config = out/'config.json'
-    if config.exists() and json.loads(config.read_text()).get('steps', 0) > (value(cell, 'steps') or 0): shutil.rmtree(out)
+    if config.exists() and json.loads(config.read_text()).get('steps', 0) > (value(cell, 'steps') or 0): cleared(out)
     data = ready_data(cell, root, device, bars)
     return distill(cell['method'], data, cell['ipc'], out=out, seed=cell['seed'], device=device, progress=bars, resume=config.exists(),
                    **own(cell)).meta['held_out']
@@ -97,7 +97,9 @@ def assess(some:list, # cells of one candidate and rung
         try:
             with until(end): scores = [reached(c, runs, root, device, bars) for c in some]
         except Busy: return None # of another search
-        except ValueError as e: scores, broke = [0.], dict(broke=str(e).replace(f'{cache_folder()}{os.sep}', ''))
+        except ValueError as e:
+            if str(e).startswith(('out:','resume:','buffer:')): raise # no fault of the candidate
+            scores, broke = [0.], dict(broke=str(e).replace(f'{cache_folder()}{os.sep}', ''))
         line = dict(key=k, steps=value(some[0], 'steps'), held_out=mean(scores), held_outs=scores, **broke, cell=typed(some),
                     recipe=candidate_of(some[0]), seconds=round(time.perf_counter()-began, 1), made=provenance())
         add(path, line)
@@ -180,15 +182,20 @@ def known(r:dict) -> bool:
     of = r.get('recipe') or r
     return of.get('method') in registry() and of.get('data', '').split()[:1] in [[n] for n in ('digits', *NAMED, *TEXTS)]
 
+
+# %% ../nbs/955_search.ipynb #27c41dad
 def rekey(results:str|Path) -> dict: # old name -> new name, of the lines that had another
     "Give all lines of a folder the names of today, and their coresets with them"
     new:dict = {}
     for path in line_files(results):
-        before = lines(path)
-        after = [renamed_line(r) if known(r) else r for r in before]
-        new |= {a['key']:b['key'] for a,b in zip(before, after) if a.get('key')!=b.get('key')}
-        if before!=after: save_text(path, ''.join(json.dumps(r) + '\n' for r in after))
-    for a,b in new.items():
-        old = Path(results)/'coresets'/f'{a}.safetensors'
-        if old.exists() and not old.with_stem(b).exists(): old.rename(old.with_stem(b)) # where two lines get one name both files are kept
+        with held(path.parent/f'.{path.stem}.lock', wait=True): # as `add`
+            before = lines(path)
+            after = [renamed_line(r) if known(r) else r for r in before]
+            new |= {a['key']:b['key'] for a,b in zip(before, after) if a.get('key')!=b.get('key')}
+            if before!=after: save_text(path, ''.join(json.dumps(r) + '\n' for r in after))
+    of, left = lambda k: Path(results)/'coresets'/f'{k}.safetensors', dict(new)
+    while ready := [a for a,b in left.items() if not of(b).exists()]: # a name that another file still has comes later
+        for a in ready:
+            b = left.pop(a)
+            if of(a).exists() and not of(b).exists(): of(a).rename(of(b)) # where two lines get one name both files are kept
     return new

@@ -132,8 +132,7 @@ def best(results:str|Path=RESULTS) -> dict: # (name, ipc) -> (line, file)
     for some in by_recipe(results):
         r = some.get(None, some.get(0)) # of folds the first, where all were measured: held-out images of two folds are different ones
         if r is None or 0 in some and len(some) < 5: continue
-        at = r['data'].split()[0], r['ipc']
-        rated = *rank(r, round(mean(l['held_out'] for l in some.values()), 4)), r['made']['time'] # of equals the newest
+        at, rated = (r['data'].split()[0], r['ipc']), rank(r, mean(l['held_out'] for l in some.values()))
         if at[0] not in STATEMENTS or at[1] not in TABLE_SIZES: continue
         if r.get('zca'): continue # whitened images are lost in 8-bit pixels, and a file does not hold the matrix
         if r['config'].get('decode', 'identity')!='identity': continue # a picture of them is not what students see

@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from bpc_nb import distill, runs
+from bpc_nb import distill, lines, runs
 from bpc_nb.audit import audited
 from bpc_nb.augment import fitting
 from bpc_nb.commands.judge import data_of
-from bpc_nb.core import Coreset, registry, stream
+from bpc_nb.core import Coreset, cache_folder, registry, stream
 from bpc_nb.data import load
 from bpc_nb.evaluate import evaluate
 from bpc_nb.learn import Task, learner
@@ -474,10 +474,95 @@ def test_a_sum_is_no_steeper_for_means_of_features():
 def test_the_ridge_of_a_kernel_is_not_that_of_features():
     S = load('digits').draw(2, stream(0))
     asked = lambda **meta: evaluate(S._replace(meta=meta), 'digits', 1, evaluator='ridge', net='mlp:width=4', eight_bit=False)['r']
-    assert asked(r=1e-6, select_evaluator='kernel') == asked() != asked(r=1e-6, select_evaluator='ridge') == 1e-6
+    assert asked(r=1e-6, method='kip') == asked() != asked(r=1e-6, method='frepo') == 1e-6
 
 
 def test_grey_images_are_not_flipped_by_a_method():
     x = torch.randn(4, 1, 8, 8)
     def kept(x): return [fitting('flip', x)(x, stream(i)).equal(x) for i in range(20)]
     assert all(kept(x)) and not all(kept(x.expand(4, 3, 8, 8)))
+
+
+# --- the machine and the caller ---------------------------------------------------------------------------------------
+
+def test_a_disk_that_takes_a_part_of_a_line_takes_all_or_says_so(tmp_path, monkeypatch):
+    class Short: # takes seven bytes at once, and at last nothing
+        def __init__(self, f, room): self.f, self.room = f, room
+        def write(self, data):
+            if not self.room: raise OSError(28, 'No space left on device')
+            self.room -= (n := min(7, self.room, len(data)))
+            return self.f.write(data[:n])
+        def __getattr__(self, name): return getattr(self.f, name)
+        def __enter__(self): return self
+        def __exit__(self, *_): self.f.close()
+    line = dict(key='a'*30)
+    for room in 1000, 10:
+        monkeypatch.setattr(lines, 'open', lambda *a, room=room, **k: Short(open(*a, **k), room), raising=False)
+        if room == 1000: lines.add(tmp_path/'l.jsonl', line)
+        else:
+            with pytest.raises(OSError, match='free some space'): lines.add(tmp_path/'l.jsonl', line | dict(key='b'))
+    monkeypatch.undo()
+    lines.add(tmp_path/'l.jsonl', dict(key='c'))
+    assert [r['key'] for r in lines.lines(tmp_path/'l.jsonl')] == ['a'*30, 'c']
+
+
+@torch.no_grad()
+def test_gradients_are_there_where_the_caller_has_none():
+    S = distill.distill('dm', 'digits', steps=1, every=1, net='mlp:width=4', select_runs=1, select_protocol='brief', progress=False)
+    assert evaluate(S, 'digits', 1, 'brief', eight_bit=False)['runs'] == 1 and not torch.is_grad_enabled()
+
+
+def test_numbers_of_other_kinds(tmp_path):
+    run = dict(net='mlp:width=4', select_runs=1, select_protocol='brief', every=1, progress=False)
+    S = distill.distill('dm', 'digits', np.int64(1), seed=np.int64(3), steps=np.int64(1), lr=np.float32(1), **run)
+    double = S._replace(x=S.x.double(), y=S.y.int())
+    double.save(tmp_path/'s.safetensors')
+    of = lambda S: evaluate(S, 'digits', 1, 'brief', eight_bit=False)['accuracy_mean']
+    assert Coreset.load(tmp_path/'s.safetensors').x.dtype == torch.float32 and of(double) == of(S)
+    with pytest.raises(ValueError, match='its x is a ndarray'): of(S._replace(x=S.x.numpy()))
+    torch.set_default_dtype(torch.float64)
+    try: assert load('digits').train.x.dtype == torch.float32
+    finally: torch.set_default_dtype(torch.float32)
+
+
+def test_files_are_as_open_as_the_user_says(tmp_path):
+    said = "import os; os.umask(0o077); from bpc_nb.core import save_json; save_json('p', {}); print(oct(os.stat('p').st_mode & 0o777))"
+    assert subprocess.run([sys.executable, '-c', said], cwd=tmp_path, capture_output=True, text=True,
+                          env=os.environ | dict(PYTHONPATH=str(ROOT))).stdout.strip() == '0o600'
+
+
+def spoken_by(words, cwd, tail='', **env): # of a shell
+    return subprocess.run(['bash', '-c', f'"{sys.executable}" -m bpc_nb.cli {words} {tail}'], cwd=cwd, capture_output=True,
+                          env=os.environ | dict(PYTHONPATH=str(ROOT)) | env)
+
+def test_output_that_meets_few_letters_nobody_or_nothing(tmp_path):
+    load('digits').draw(1, stream(0))._replace(meta=dict(net='mlp:width=4')).save(tmp_path/'s.safetensors')
+    short = 'evaluate s.safetensors --data digits --runs 2 --protocol brief'
+    few = spoken_by(short, tmp_path, PYTHONIOENCODING='ascii')
+    assert few.returncode == 0 and b'\\xb1' in few.stdout
+    assert spoken_by(short, tmp_path, '2>&-').returncode == 0
+    busy = spoken_by('distill digits --method dm --net mlp:width=4 --steps 4000 --every 100 --select-runs 1 --select-protocol brief --out run',
+                     tmp_path, '2>&1 | head -1; exit ${PIPESTATUS[0]}')
+    assert busy.returncode == 141 and not (tmp_path/'run'/'coreset.safetensors').exists()
+
+
+def test_what_a_killed_process_left_goes_away(bpc, tmp_path):
+    words = ('distill', 'digits', '--method', 'dm', '--net', 'mlp:width=4', '--real', 8, '--every', 1, '--select-runs', 1, '--out', 'run')
+    assert bpc(*words, '--steps', 1)[0] == 0
+    left = Path('run/.checkpoint.safetensors.q5bdhn4s'), Path('run/looks/.000002.safetensors.5vzgtgkp')
+    for p in left: p.write_text('half')
+    assert bpc(*words, '--steps', 2, '--resume')[0] == 0 and not any(p.exists() for p in left)
+
+
+def test_a_folder_is_removed_whole(tmp_path):
+    for name in 'run', '.run.gone':
+        (tmp_path/name/'looks').mkdir(parents=True)
+        (tmp_path/name/'config.json').write_text('{}')
+    runs.cleared(tmp_path/'run')
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_user_without_a_home(monkeypatch):
+    monkeypatch.setattr(Path, 'expanduser', lambda self: (_ for _ in ()).throw(RuntimeError('Could not determine home directory.')))
+    monkeypatch.delenv('BPC_CACHE', raising=False)
+    with pytest.raises(FileNotFoundError, match='set BPC_CACHE'): cache_folder()
