@@ -115,9 +115,8 @@ def suited(strategy:str, shape:tuple) -> str: # of an example
 
 # %% ../nbs/120_augment.ipynb #c21611fd
 def fitting(strategy:str, x:Tensor) -> Callable: # of examples like `x` -> `(x, gen, siamese=True) -> x`
-    "What a strategy does to examples, as far as they can bear it"
-    augment(strategy) # a word that is none
-    return augment(strategy and suited(strategy, x.shape[1:]))
+    "A strategy without the flips of grey images"
+    return augment(suited(strategy, x.shape[1:]) if x.ndim==4 else strategy) # rows have no flips; the call says what they cannot bear
 
 
 # %% ../nbs/120_augment.ipynb #e9e84131

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .augment import augment as augmentation, fitting
+from .augment import augment as augmentation, suited
 from .core import Algorithm, Coreset, choose, label_kind, stream
 from .data import Data
 from .energy import energy
@@ -118,7 +118,7 @@ def chains_of(coreset:Coreset, net:Network,
         make = lambda eps: hmc(lambda t: E(t, coreset), eps, steps, temperature=temperature, jitter=.1)
         eps, state = adapt(make, eps, theta, warm, gen) if warm else (eps, make(eps).init(theta))
         return sample(make(eps), state, n, gen, burn, progress=progress, eps=eps)
-    aug, other = fitting(SIAMESE, coreset.x), stream(seed, 'augment', device=coreset.x.device)
+    aug, other = augmentation(suited(SIAMESE, coreset.x.shape[1:])), stream(seed, 'augment', device=coreset.x.device)
     alg = sghmc(lambda t: E(t, coreset._replace(x=aug(coreset.x, other))), eps, friction, temperature, steps)
     return sample(alg, alg.init(theta), n, gen, burn, progress=progress, eps=eps)
 
