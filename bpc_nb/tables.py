@@ -9,14 +9,14 @@ __all__ = ['DASH', 'OF', 'WITH_CONTROLS', 'PLAIN', 'HEAD', 'FRONT', 'AS', 'NETS'
            'table1', 'whole_table', 'variant', 'latest', 'baselines', 'table3', 'table4', 'all_tables']
 
 # %% ../nbs/960_tables.ipynb #2d73170f
-import csv, json
+import csv
 from pathlib import Path
 from statistics import mean, mode
 from typing import Any, Callable, Collection, Iterable, Sequence
 
-from .core import label_words
+from .core import label_words, named
 from .distill import DEFAULT, configure, usual
-from .cells import cells, key, spelled
+from .cells import CELL, cell_options, cells, key, spelled
 from .lines import RESULTS, coreset_file, done, file_digest, found, line_files, lines, of_students
 
 # %% ../nbs/960_tables.ipynb #db4baaa4
@@ -103,7 +103,7 @@ def row_name(r:dict) -> str:
 
 def grouped(rows:list) -> list: # of {label: lines}, one for each data set, ipc, protocol and kind
     "What belongs together: contrastive divergence and its controls from one start, each as it did best on held-out images"
-    options = lambda r: json.dumps(spelled(r['config'], r['data']), sort_keys=True)
+    options = lambda r: named(cell_options(CELL | {k:r[k] for k in ('method','data','config')})['config'])
     groups:dict = {}
     for r in (r for r in rows if label(r) in WITH_CONTROLS):
         place = groups.setdefault((r['data'], r['ipc'], r['protocol'], marks(r)), {}).setdefault(r['config'].get('start', 'real'), {})
