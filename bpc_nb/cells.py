@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CELL', 'MARKS', 'WRITTEN', 'MEANING', 'NEVER', 'ONCE_SAID', 'own', 'can_be', 'written_as', 'name_in_recipes',
            'check_cell', 'read_tables', 'line_of', 'combinations', 'cells', 'bare', 'numbers', 'spelled',
-           'cell_options', 'key', 'same_options']
+           'cell_options', 'key', 'asks_for', 'same_options']
 
 # %% ../nbs/947_cells.ipynb #ea7df537
 import itertools, re, tomllib
@@ -154,6 +154,10 @@ def cell_options(cell:dict, # as `cells` gives it
 def key(cell:dict) -> str: # as `cells` gives it
     "The name of a cell: a new option that changes nothing changes no name"
     return named(cell_options(cell))
+
+def asks_for(r:dict) -> dict: # a line of a grid
+    "The options that its cell asked for, whatever others there were when it was written"
+    return cell_options(CELL | {k:r[k] for k in ('method','data','config')})['config']
 
 def same_options(method:str, a:dict, b:dict) -> bool: # a, b: configurations
     "Whether two configurations of a method ask for the same, however it is computed and whatever options there were when each was written"

@@ -16,7 +16,7 @@ from typing import Any, Callable, Collection, Iterable, Sequence
 
 from .core import label_words, named
 from .distill import DEFAULT, configure, usual
-from .cells import CELL, cell_options, cells, key, spelled
+from .cells import asks_for, cells, key
 from .lines import RESULTS, coreset_file, done, file_digest, found, line_files, lines, of_students
 
 # %% ../nbs/960_tables.ipynb #db4baaa4
@@ -103,11 +103,10 @@ def row_name(r:dict) -> str:
 
 def grouped(rows:list) -> list: # of {label: lines}, one for each data set, ipc, protocol and kind
     "What belongs together: contrastive divergence and its controls from one start, each as it did best on held-out images"
-    options = lambda r: named(cell_options(CELL | {k:r[k] for k in ('method','data','config')})['config'])
     groups:dict = {}
     for r in (r for r in rows if label(r) in WITH_CONTROLS):
         place = groups.setdefault((r['data'], r['ipc'], r['protocol'], marks(r)), {}).setdefault(r['config'].get('start', 'real'), {})
-        place.setdefault(label(r), {}).setdefault(options(r), []).append(r)
+        place.setdefault(label(r), {}).setdefault(named(asks_for(r)), []).append(r)
     def held(lines): # all folds count, and of seeds two
         return len(lines) if lines[0].get('fold') is not None else min(len(lines), 2), sum(r['held_out'] for r in lines)/len(lines)
     rank = lambda g: (sum(k in g for k in ('L=0','positive-only')), *held(g['CD']))
@@ -253,7 +252,7 @@ def table3(data:str='cifar10', ipc:int=10, results:str|Path=RESULTS) -> tuple: #
     asked = {images(r) for r in moved if r['protocol']==protocol}
     made = {i:r for r in lines if 'config' in r and (i := images(r)) in asked} # those of one recipe
     if made:
-        recipes = {i:spelled(r['config'], r['data']) for i,r in made.items()}
+        recipes = {i:asks_for(r) for i,r in made.items()}
         nets = lambda i: {r['net'] for r in moved if recipes.get(images(r))==recipes[i]}
         best = recipes[max(made, key=lambda i: (len(nets(i)), made[i]['held_out']))] # most networks, then the best on validation images
         asked = {i for i in made if recipes[i]==best}

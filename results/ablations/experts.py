@@ -3,8 +3,8 @@
     python results/ablations/experts.py
 
 A line for MNIST, one for CIFAR-10 and one for whitened CIFAR-10 (cifar10-zca): one expert with the options of the recipe for ten images,
-trained at least twice as long as its horizon. Others are a quarter as wide (narrow), without momentum and with .5 or .9. On one core
-CIFAR-10 takes a quarter of an hour, and two minutes if narrow.
+trained at least twice as long as its horizon. Others are a quarter as wide (narrow): MNIST without momentum and with .9, whitened
+CIFAR-10 also with .5. On one core CIFAR-10 takes a quarter of an hour, and two minutes if narrow.
 """
 import json, tempfile
 from pathlib import Path
