@@ -17,7 +17,7 @@ from ..core import Coreset
 from ..learn import Method, Task, without
 from ..energy import contrast, mean_over
 from ..networks import Network
-from ..options import Count, Natural, NonNegative, Positive
+from ..options import Count, Natural, NonNegative, Part, Positive
 from ..samplers.langevin import follow, near
 
 # %% ../../nbs/420_cd.ipynb #61075b08
@@ -51,13 +51,14 @@ def cd(task:Task, # energy and experts
        width:NonNegative=0., # of noise at both ends, the same at either; in units of each tensor's root mean square
        pairs:Count=4, # vectors of noise, each with both signs
        augment:Strategy='', # strategy of siamese augmentation: a draw for each step of the chain, one for both energies
+       friction:Part=1., # part of a move of the chain that is lost before the next; 1 is Eq. 12
       ) -> Callable: # `loss(coreset, gen) -> scalar`
     "Contrastive divergence (Eqs. 11 and 12; section 4)"
     E = task.energy
     def one(S:Coreset, gen:Generator):
         aug = fitting(augment, S.x)
         theta_k, pos = (t.to(S.x.device) for t in task.experts.draw(gen, T, (0, k_max)))
-        neg = follow(E, theta_k, S, L, alpha, temperature, aug, gen)
+        neg = follow(E, theta_k, S, L, alpha, temperature, aug, gen, friction)
         sd = width*own_units(theta_k, task.net) if width else None
         return smoothed(lambda e, S: contrast(E, pos + e, neg + e, S), S._replace(x=aug(S.x, gen)), sd, pairs, gen)
     return lambda S, gen: sum(one(S, gen) for _ in range(draws))/draws
