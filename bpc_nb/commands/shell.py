@@ -200,7 +200,9 @@ def spoken(said:str, # one sentence
           ) -> str:
     "`size=16` in the words of the command line: `--size 16`"
     def flag(m):
+        if not m[1]: return m[0] # a call in Python, as it is
         name, value = m[1].replace('_', '-'), m[2].strip("()'").replace(', ', 'x')
         return f'no --{name}' if value=='False' else f'--{name}' if value in ('','True','always') else f'--{name} {value}'
     if not names: return ' '.join(said.split())
-    return re.sub(rf"(?<![\w'\":,/-])(?<!\w\()({'|'.join(names)})=(\(\d+, \d+\)|'[\w-]+'|[\w.]*)", flag, ' '.join(said.split()))
+    call = r"\w\((?:[^()]|\([^()]*\))*\)"
+    return re.sub(rf"{call}|(?<![\w'\":,/-])({'|'.join(names)})=(\(\d+, \d+\)|'[\w-]+'|[\w.]*)", flag, ' '.join(said.split()))
