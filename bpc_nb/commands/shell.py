@@ -205,4 +205,4 @@ def spoken(said:str, # one sentence
         return f'no --{name}' if value=='False' else f'--{name}' if value in ('','True','always') else f'--{name} {value}'
     if not names: return ' '.join(said.split())
     call = r"\w\((?:[^()]|\([^()]*\))*\)"
-    return re.sub(rf"{call}|(?<![\w'\":,/-])({'|'.join(names)})=(\(\d+, \d+\)|'[\w-]+'|[\w.]*)", flag, ' '.join(said.split()))
+    return re.sub(rf"{call}|(?<![\w'\":,/-])(?<!\w\()({'|'.join(names)})=(\(\d+, \d+\)|'[\w-]+'|[\w.]*)", flag, ' '.join(said.split()))
