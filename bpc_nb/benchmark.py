@@ -434,7 +434,7 @@ def bench(shape:str='cifar', # of the images: cifar, mnist or digits
           images:int=1024, # that an expert sees in the measured part of an epoch
           epochs:int=5, # of the students
           contenders:str=None, # some of them, by name, with commas
-          repeats:int=3, # rounds; medians are over them
+          repeats:int=5, # rounds; medians are over them
           threads:int=None, # of torch, in each process (default: as the environment says)
          ) -> dict: # rows, ratios and where they were measured
     "Time and memory of every contender, side by side"
