@@ -386,7 +386,7 @@ def turn(p:subprocess.Popen) -> dict|None: # a dict, or None when the process is
 
 # %% ../nbs/920_benchmark.ipynb #e67117b1
 def measure(w:Workload, names:list, # of contenders
-            repeats:int=3, threads:int=None) -> list: # as in `bench`
+            repeats:int=5, threads:int=None) -> list: # as in `bench`
     "The rows of one workload: contenders side by side"
     with ExitStack() as stack:
         ps = {c:stack.enter_context(enter(c, w, threads)) for c in names}

@@ -94,7 +94,7 @@ RECIPES:dict = { # (None, None) holds for all data; other rows override it
     ('mnist', None): dict(average=.98, select_runs=2, select_protocol='dc'),
     ('mnist', 1): dict(steps=500, real=64), # for two cores
     ('cifar10', None): dict(average=.98, select_runs=2, select_protocol='dc'),
-    ('cifar10', 1): dict(steps=300, every=100, real=64, lr=10., momentum=0.), # for two cores; a search
+    ('cifar10', 1): dict(steps=300, every=100, real=64, lr=10., momentum=0.), # for two cores; rate and momentum from a search
     **{(name, 10): dict(steps=24, every=8, select_runs=1, inner=5, real=32, lr=.3, lr_net=.1) for name in ('mnist','cifar10')},
 }
 WHEN = dict(dc='where no experts can be trained, and students see images as they are',
