@@ -47,8 +47,11 @@ SEARCH = { # values of a method's options; rates are lower than in a first trial
     'positive-only': DRAWN | dict(lr=RATES, width=[.3, 0.]),
     'wasserstein': CHAIN | dict(lr=[1., 10., .1]),
     'rkl': JUDGED | dict(lr=RATES, L=[20], alpha=[.04, .1, .2], k_max=[10, 3], samples=[10], width=[.01, .03], steps=[300]),
-    'dc': dict(lr=[.1, .03, .3, 1., .01], real=[64, 256], steps=[60]),
-    'dm': dict(lr=[1., .3, 3., 10., .1], real=[64, 256], steps=[1500])}
+    'dc': (BATCHES := dict(lr=[.1, .03, .3, 1., .01], real=[64, 256], steps=[60])),
+    'dm': dict(lr=[1., .3, 3., 10., .1], real=[64, 256], steps=[1500]),
+    'dsa': BATCHES,
+    'cafe': dict(lr=[1., .1, .3, 10.], lr_net=[.01, .1], early=[.1, 1.], late=[2., 1.], steps=[40]),
+    'L=0': DRAWN | dict(L=[0], lr=RATES, width=[.3, 0.])}
 CANDIDATES = 10
 
 class Study(NamedTuple):
@@ -110,11 +113,12 @@ def in_axes(P:torch.Tensor, Q:torch.Tensor) -> dict: # draws (D,N,K)
 def add(path:Path, row:dict):
     with open(path, 'a') as f: f.write(json.dumps(row | dict(made=provenance())) + '\n')
 
+def learner(method:str) -> str: return 'cd' if method=='L=0' else method
+
 def searched(name:str, method:str, ipc:int, data:Data) -> dict:
     "Options of the candidate that is best on held-out images; every candidate leaves a line"
     values = STUDIES[name].search.get(method)
-    if method=='L=0': return recipe('cd', 'digits', ipc) | EMPTY[ipc]
-    if not values: return recipe(method, 'digits', ipc)
+    if not values: return recipe('cd', 'digits', ipc) | EMPTY[ipc] if method=='L=0' else recipe(method, 'digits', ipc)
     first, *rest = [dict(zip(values, v)) for v in itertools.product(*values.values())]
     random.Random(0).shuffle(rest)
     candidates = first, *rest[:CANDIDATES-1]
@@ -122,7 +126,7 @@ def searched(name:str, method:str, ipc:int, data:Data) -> dict:
     for options in candidates:
         if options in [r['options'] for r in seen()]: continue
         began = time.process_time()
-        try: S = distill(method, data, ipc, net=NET, start='real', progress=False, **options)
+        try: S = distill(learner(method), data, ipc, net=NET, start='real', progress=False, **options)
         except ValueError as e: found = dict(held_out=0., step=0, failed=str(e)) # its loss was not finite
         else: found = dict(held_out=S.meta['held_out'], step=S.meta['step'])
         add(TRIED, dict(data=name, method=method, ipc=ipc, options=options) | found | dict(seconds=round(time.process_time() - began)))
@@ -159,7 +163,7 @@ def measure(name:str, methods):
                 if have >= {*study.energies}: continue
                 given = searched(name, method, ipc, data) | dict(net=NET)
                 if method not in CHOSEN: given['start'] = 'real' # a recipe may begin at chosen images
-                S, began = distill('cd' if method=='L=0' else method, data, ipc, seed=seed, progress=False, **given), time.process_time()
+                S, began = distill(learner(method), data, ipc, seed=seed, progress=False, **given), time.process_time()
                 accuracy = evaluate(S, data, 5, protocol='dc', net=net, eight_bit=False)['accuracy_mean']
                 seen = examples_of(S, 'cpu')
                 what = of | dict(method=method, ipc=ipc, seed=seed, images=len(S.x), accuracy=accuracy)
