@@ -91,7 +91,8 @@ def of_recipe(data:str, ipc:int) -> dict: # name of a data set
 
 def marks(r:dict) -> tuple: # a line of a grid
     "What kind of coreset a line is of, where it is not the plain one, or the recipe's for contrastive divergence and its controls"
-    kind = of_recipe(r['data'].split()[0], r['ipc']) if label(r) in WITH_CONTROLS else PLAIN
+    by_recipe = label(r) in WITH_CONTROLS and not r.get('zca') # an 8-bit file is not for whitened images
+    kind = of_recipe(r['data'].split()[0], r['ipc']) if by_recipe else PLAIN
     other = (f'{k}={found}' for k,plain in PLAIN.items() if (found := r['config'].get(k, plain))!=kind[k])
     return *other, *['zca']*bool(r.get('zca'))
 

@@ -94,7 +94,7 @@ RECIPES = { # chosen on held-out images
                         experts=dict(n=8, epochs=6, part=.2, batch=128)),
     ('cifar10', None): dict(average=.98, every=200, select_runs=2, select_protocol='dc',
                             experts=dict(n=24, epochs=3, part=.25, batch=128)),
-    ('cifar10', 1): dict(steps=800, every=400, lr=50., alpha=.1, T=2, k_max=1, width=.5),
+    ('cifar10', 1): dict(steps=1600, every=400, lr=50., alpha=.1, T=3, k_max=1, width=.3, pixels='8bit'),
     ('cifar10', 10): dict(steps=250, every=50, select_runs=1, lr=20., alpha=.2, L=36, T=6, k_max=1, start='herding',
                           experts=dict(n=8, epochs=6, part=.25, batch=128)),
 }
@@ -102,6 +102,7 @@ BEFORE = { # of ablations and variants: without noise, with free pixels, from ra
     ('digits', 1): dict(steps=600, lr=1., alpha=.08, L=10, T=5, k_max=10, width=0., pixels='free'),
     ('digits', 10): dict(steps=400, lr=4., T=1, k_max=5, start='real'),
     ('mnist', 1): dict(steps=800, lr=100., alpha=.06, T=2, k_max=2, width=0., pixels='free'),
+    ('cifar10', 1): dict(steps=800, every=400, lr=50., alpha=.1, T=2, k_max=1, width=0., pixels='free'),
 }
 
 # %% ../../nbs/420_cd.ipynb #d97e565c
