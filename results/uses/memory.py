@@ -34,7 +34,7 @@ SETTINGS = dict( # network, images of a class, students' protocol, options of th
         mnemonics=dict(T=2, steps=150, every=75, experts=dict(n=1, epochs=2, batch=128)) | FEW,
         frepo=dict(steps=300, every=150, real=256, pool=0, average=.99) | FEW,
         dm=dict(steps=500, every=500, real=64) | FEW)) for name in ('mnist','cifar10')})
-SINGLE = { # one image a class: options as in the recipes, but 120 steps, the experts of above and ten samples of forward KL
+SINGLE = { # one image a class: options as in the recipes of that time, but 120 steps, the experts of above and ten samples of forward KL
     'mnist': dict(cd=dict(lr=100., alpha=.06, T=2, k_max=2, width=.3), fkl=dict(lr=100., alpha=.06, T=2, k_max=2, samples=10),
                   **{'positive-only': dict(lr=30., T=2, k_max=2, width=.3, pixels='free')}),
     'cifar10': dict(cd=dict(lr=50., alpha=.1, T=2, k_max=1, width=.5), fkl=dict(lr=100., alpha=.1, T=2, k_max=1, samples=10),
